@@ -1,0 +1,15 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "genai/base/error.h"
+
+namespace genai::bindings {
+
+/// Makes `genai::Error` arrive in Python as the class of `onnx_genai.errors` that its code names.
+void register_error_translation();
+
+/// The Python exception object for an error, not raised. Requires the GIL.
+pybind11::object make_exception(const Error& error);
+
+}  // namespace genai::bindings

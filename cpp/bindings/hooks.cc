@@ -1,0 +1,139 @@
+#include "hooks.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <pybind11/numpy.h>
+
+#include "genai/base/error.h"
+
+namespace py = pybind11;
+
+namespace genai::bindings {
+namespace {
+
+/// A Python object that may be dropped on any thread: the destructor takes the GIL.
+class SharedObject {
+ public:
+  explicit SharedObject(py::object object) : object_(std::move(object)) {}
+  ~SharedObject() {
+    const py::gil_scoped_acquire gil;
+    object_ = py::object();
+  }
+  SharedObject(const SharedObject&) = delete;
+  SharedObject& operator=(const SharedObject&) = delete;
+  const py::object& get() const { return object_; }
+
+ private:
+  py::object object_;
+};
+
+py::list token_arrays(const HookRows& rows) {
+  py::list arrays;
+  for (const std::span<const TokenId> tokens : rows.tokens) {
+    arrays.append(py::array_t<TokenId>(static_cast<py::ssize_t>(tokens.size()), tokens.data()));
+  }
+  return arrays;
+}
+
+/// A copy, not a view: user code may keep the array after the call.
+py::array_t<float> logits_array(const HookRows& rows) {
+  const std::vector<py::ssize_t> shape{static_cast<py::ssize_t>(rows.tokens.size()),
+                                       static_cast<py::ssize_t>(rows.vocab_size)};
+  return py::array_t<float>(shape, rows.logits.data());
+}
+
+/// Calls user code; what it raises becomes an error that names the object and the Python exception.
+template <typename Body>
+void call_user(const char* what, const py::object& object, const Body& body) {
+  try {
+    body();
+  } catch (py::error_already_set& error) {
+    throw Error(ErrorCode::kInvalidArgument, std::string(what) + " " +
+                                                 std::string(py::str(py::type::of(object).attr("__name__"))) +
+                                                 " raised " + error.what());
+  } catch (const py::cast_error& error) {
+    throw Error(ErrorCode::kInvalidArgument, std::string(what) + " " +
+                                                 std::string(py::str(py::type::of(object).attr("__name__"))) +
+                                                 " returned a value of the wrong type: " + error.what());
+  }
+}
+
+class PythonLogitsHook final : public LogitsHook {
+ public:
+  explicit PythonLogitsHook(py::object processor) : processor_(std::move(processor)) {}
+
+  void process(HookRows& rows) override {
+    const py::gil_scoped_acquire gil;
+    call_user("logits processor", processor_.get(), [&] {
+      const py::array_t<float> logits = logits_array(rows);
+      const py::object returned = processor_.get().attr("process")(token_arrays(rows), logits);
+      if (!returned.is_none()) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    "a logits processor returned a value; change the array in place and return None");
+      }
+      std::memcpy(rows.logits.data(), logits.data(), rows.logits.size_bytes());
+    });
+  }
+
+ private:
+  SharedObject processor_;
+};
+
+class PythonSamplerHook final : public SamplerHook {
+ public:
+  explicit PythonSamplerHook(py::object sampler) : sampler_(std::move(sampler)) {}
+
+  std::vector<TokenId> sample(HookRows& rows) override {
+    const py::gil_scoped_acquire gil;
+    std::vector<TokenId> ids;
+    call_user("sampler", sampler_.get(), [&] {
+      const py::object returned = sampler_.get().attr("sample")(token_arrays(rows), logits_array(rows));
+      for (const py::handle id : returned) ids.push_back(py::int_(py::reinterpret_borrow<py::object>(id)).cast<TokenId>());
+    });
+    return ids;
+  }
+
+ private:
+  SharedObject sampler_;
+};
+
+/// Live hooks by the address of their Python object; the hook keeps the object, so the address cannot be reused while
+/// the entry is alive. Guarded by the GIL.
+template <typename Hook, typename PythonHook>
+std::shared_ptr<Hook> shared_hook(const py::object& object) {
+  static std::unordered_map<PyObject*, std::weak_ptr<Hook>> hooks;
+  std::erase_if(hooks, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<Hook>& entry = hooks[object.ptr()];
+  std::shared_ptr<Hook> hook = entry.lock();
+  if (!hook) {
+    hook = std::make_shared<PythonHook>(object);
+    entry = hook;
+  }
+  return hook;
+}
+
+void require_method(const py::object& object, const char* field, const char* method) {
+  if (!py::hasattr(object, method)) {
+    throw Error(ErrorCode::kInvalidArgument, std::string(field) + " holds " + std::string(py::repr(object)) +
+                                                 ", which has no method " + method + "(token_ids, logits)");
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<LogitsHook> logits_hook(const py::object& processor) {
+  require_method(processor, "logits_processors", "process");
+  return shared_hook<LogitsHook, PythonLogitsHook>(processor);
+}
+
+std::shared_ptr<SamplerHook> sampler_hook(const py::object& sampler) {
+  require_method(sampler, "sampler", "sample");
+  return shared_hook<SamplerHook, PythonSamplerHook>(sampler);
+}
+
+}  // namespace genai::bindings

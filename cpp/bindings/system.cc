@@ -1,0 +1,32 @@
+#include <string>
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "data.h"
+#include "genai/base/cpu.h"
+#include "genai/base/memory.h"
+#include "genai/engine/runtime.h"
+
+namespace py = pybind11;
+
+namespace genai::bindings {
+
+void bind_system(py::module_& module) {
+  module.def(
+      "runtime_info",
+      [](const std::string& library) {
+        engine::RuntimeInfo info;
+        {
+          const py::gil_scoped_release no_gil;
+          info = engine::runtime_info(library);
+        }
+        return py::make_tuple(info.version, info.api_version, info.providers);
+      },
+      py::arg("library"));
+  module.def("usable_physical_cores", &usable_physical_cores);
+  module.def("available_host_memory_bytes", &available_host_memory_bytes);
+  module.def("resident_set_bytes", &resident_set_bytes);
+}
+
+}  // namespace genai::bindings

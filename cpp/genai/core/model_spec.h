@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "genai/base/dtype.h"
+
+namespace genai {
+
+/// How a graph keeps its KV; decides which decoder runs it.
+enum class CacheStyle {
+  kSlotGqa,     ///< past and present may share one buffer (GroupQueryAttention)
+  kSlotStatic,  ///< caller-owned buffers written at `write_indices` (TensorScatter exports)
+  kCopy,        ///< present is a new, longer tensor each step (concatenated past)
+  kNone,        ///< the graph has no KV: the whole prefix runs again each step
+};
+
+/// One past input and the present output that continues it. A packed layout ([2,B,H,P,D]) has one pair a layer.
+struct KvPair {
+  std::string past;
+  std::string present;
+  DType dtype = DType::kFloat32;
+  std::vector<std::int64_t> dims;  ///< shape of the past input; -1 where symbolic
+  int batch_axis = 0;
+  int sequence_axis = 2;
+};
+
+/// A graph input of a known role.
+struct InputPort {
+  std::string name;
+  DType dtype = DType::kInt64;
+  int rank = 2;  ///< seqlens_k may be a scalar (rank 0) or [batch] (rank 1)
+};
+
+/// A graph input that always receives the same small tensor (`num_logits_to_keep`, `token_type_ids` zeros, ...).
+struct ConstantInput {
+  enum class Shape { kFixed, kLikeIds };
+  InputPort port;
+  Shape shape = Shape::kFixed;
+  std::vector<std::int64_t> dims;  ///< for kFixed
+  std::int64_t value = 0;          ///< every element
+};
+
+/// All that a decoder must know of a single-graph LLM. Made by Python (`graph/io.py`) from the graph and the package;
+/// roles come from the graph, never from a model name.
+struct ModelSpec {
+  std::string model_path;         ///< absolute path of the .onnx file (also names it in errors)
+  std::string model_bytes;        ///< serialized rewritten graph; empty = load `model_path` itself
+  std::string external_folder;    ///< folder of external data when `model_bytes` is used
+
+  CacheStyle cache = CacheStyle::kCopy;
+  InputPort input_ids;
+  std::optional<InputPort> attention_mask;         ///< ones, [batch, past + new]
+  std::optional<InputPort> position_ids;           ///< absolute, [batch, new]
+  std::optional<InputPort> seqlens_k;              ///< valid keys - 1 a row, int32 [batch] or scalar
+  std::optional<InputPort> total_sequence_length;  ///< past + new of the longest row, int32 scalar or [1]
+  std::optional<InputPort> past_sequence_length;   ///< past of the row, scalar or [1]
+  std::optional<InputPort> cache_position;         ///< arange(past, past + new), [new]
+  std::optional<InputPort> use_cache_branch;       ///< bool [1]: false on the first run, true with a past
+  std::optional<InputPort> write_indices;          ///< first position to write, int64 [batch]
+  std::optional<InputPort> nonpad_kv_seqlen;       ///< valid positions after the step, int64 [batch]
+  std::vector<ConstantInput> constants;
+  std::vector<KvPair> kv;
+
+  std::string logits;               ///< output name
+  DType logits_dtype = DType::kFloat32;
+  bool last_logits_only = false;    ///< the graph returns logits of the last position only, [batch, 1, vocab]
+
+  std::int64_t vocab_size = 0;      ///< width of the logits; 0 = as the session says
+  std::int64_t context_limit = 0;   ///< tokens a sequence may have; 0 = unknown
+  std::int64_t max_batch = 0;       ///< rows that a run may have; 0 = any (a static batch dimension sets it)
+  std::string context_source;       ///< where the limit comes from, for errors ("config.json max_position_embeddings")
+};
+
+}  // namespace genai

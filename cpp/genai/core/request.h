@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "genai/base/error.h"
+#include "genai/base/ids.h"
+#include "genai/core/hooks.h"
+#include "genai/core/sampling_params.h"
+
+namespace genai {
+
+/// What a user submits: one prompt, one set of parameters.
+struct Request {
+  std::vector<TokenId> prompt;  ///< not empty, ids in [0, vocab)
+  SamplingParams params;
+  std::vector<std::shared_ptr<LogitsHook>> logits_hooks;  ///< shared with other requests that carry the same object
+  std::shared_ptr<SamplerHook> sampler_hook;              ///< may be null
+};
+
+enum class FinishReason { kStop, kLength, kAbort, kError };
+
+/// Token counts of a request.
+struct Usage {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t completion_tokens = 0;  ///< over all choices
+  std::int64_t cached_tokens = 0;
+};
+
+struct TopLogprob {
+  TokenId token = 0;
+  float logprob = 0.0F;  ///< natural log
+};
+
+/// Log-probability of one generated token and of the most likely ones at its place, best first.
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0.0F;
+  std::vector<TopLogprob> top;
+};
+
+/// Memory allowed fewer new tokens than asked.
+struct BudgetCap {
+  std::int64_t asked = 0;
+  std::int64_t granted = 0;
+};
+
+/// A piece of output of one choice. Each choice ends with exactly one event that has `finish`, and each request with
+/// exactly one that has `last`.
+struct Event {
+  int choice = 0;
+  std::vector<TokenId> tokens;
+  std::string text;  ///< valid UTF-8; the texts of a choice join to its whole text
+  std::vector<TokenLogprob> logprobs;
+  std::optional<FinishReason> finish;
+  std::optional<int> stop_index;        ///< index in SamplingParams::stop when a stop string ended it
+  std::optional<TokenId> stop_token;    ///< when an id of stop_token_ids (not EOS) ended it
+  std::optional<Error> error;           ///< with finish == kError, or kAbort when the engine closed
+  bool last = false;
+  Usage usage;                          ///< with `last`
+  std::optional<BudgetCap> budget_cap;  ///< with `last`
+};
+
+}  // namespace genai

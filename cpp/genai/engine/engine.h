@@ -1,0 +1,67 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "genai/base/ids.h"
+#include "genai/core/model_spec.h"
+#include "genai/core/request.h"
+#include "genai/core/token_table.h"
+#include "genai/engine/metrics.h"
+#include "genai/engine/options.h"
+#include "genai/runner/model_runner.h"
+#include "genai/runner/options.h"
+
+namespace genai::engine {
+
+/// A loaded model and the thread that runs it: submit a request, wait for its events. Thread-safe.
+///
+///     auto engine = Engine::open(spec, runner_options, engine_options, token_table);
+///     const RequestId id = engine->submit(request);
+///     for (;;) for (Event& event : engine->wait(id, 100ms)) { ...; if (event.last) return; }
+///
+/// One thread of its own runs all steps. After a fork the child process gets kAborted from every call: threads do not
+/// survive a fork, and neither does ONNX Runtime.
+class Engine {
+ public:
+  /// Loads the model. Throws kBadPackage, kUnsupported, kBackend, kNotFound as ort and runner say.
+  static std::unique_ptr<Engine> open(const ModelSpec& spec, const runner::RunnerOptions& runner_options,
+                                      EngineOptions options, std::shared_ptr<const TokenTable> tokens);
+
+  /// Takes any runner; for tests and for decoders of other floors.
+  Engine(std::unique_ptr<runner::ModelRunner> runner, std::shared_ptr<const TokenTable> tokens,
+         EngineOptions options);
+  ~Engine();  ///< close(), then frees the model.
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Accepts the request or throws: kInvalidArgument, kContextOverflow, kResourceExhausted (queue or memory), kAborted
+  /// (closed). Does not wait for the model.
+  RequestId submit(Request request);
+
+  /// Takes the request's events, waiting up to `timeout` for the first; empty = timed out. kNotFound after the last.
+  std::vector<Event> wait(RequestId id, std::chrono::milliseconds timeout);
+
+  /// Ends the request within one step; its last event (kAbort) still comes. Unknown ids are ignored.
+  void abort(RequestId id);
+
+  /// Aborts the request and forgets its events; for readers that went away.
+  void drop(RequestId id);
+
+  /// Aborts what runs, joins the thread, frees the model. Waits at most for the current step, which is interrupted.
+  /// A second call does nothing.
+  void close();
+  bool closed() const;
+
+  Metrics metrics() const;
+  const runner::RunnerInfo& runner_info() const;
+  std::int64_t context_limit() const;           ///< 0 = unknown
+  const std::string& context_source() const;    ///< where the limit comes from
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace genai::engine

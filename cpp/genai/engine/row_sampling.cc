@@ -1,0 +1,189 @@
+#include "genai/engine/row_sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+
+namespace genai::engine {
+namespace {
+
+sampling::RowContext context_of(const RowJob& job) {
+  return {.tokens = job.tokens, .num_prompt_tokens = job.request->prompt.size()};
+}
+
+Error unusable_logits(const RowJob& job, const std::string& what) {
+  const std::size_t position = job.tokens.size() - job.request->prompt.size();
+  return {ErrorCode::kBackend,
+          "the model returned unusable logits (" + what + ") for output token " +
+              std::to_string(position) + ". The graph, its weights or the execution provider are faulty; try "
+              "the CPU provider or another variant of the model."};
+}
+
+std::optional<Error> check_logits(const RowJob& job, const sampling::RowScan& scan) {
+  if (scan.has_nan) return unusable_logits(job, "NaN");
+  if (scan.has_pos_inf) return unusable_logits(job, "+inf");
+  if (scan.max == -std::numeric_limits<float>::infinity()) return unusable_logits(job, "all -inf");
+  if (job.logits.size() > 1 && scan.max == scan.min &&
+      std::ranges::all_of(job.logits, [&](float x) { return x == scan.max; })) {
+    return unusable_logits(job, "all equal to " + std::to_string(scan.max));
+  }
+  return std::nullopt;
+}
+
+bool is_plain_greedy(const RowJob& job) {
+  return job.request->params.temperature == 0.0F && !job.sampler->has_processors() &&
+         job.request->logits_hooks.empty() && !job.request->sampler_hook;
+}
+
+/// Runs `body` for one row; what it throws becomes the row's error.
+void guarded(RowJob& job, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    job.error = error;
+  } catch (const std::exception& error) {
+    job.error = Error(ErrorCode::kInternal, std::string("sampling failed: ") + error.what());
+  }
+}
+
+void fail_group(std::span<RowJob* const> group, const Error& error) {
+  for (RowJob* job : group) job->error = error;
+}
+
+/// Splits `jobs` into groups of equal key, in order of first appearance, and calls `body` with each group.
+template <typename Key, typename Body>
+void for_each_group(std::span<RowJob*> jobs, const Key& key, const Body& body) {
+  std::vector<RowJob*> rest(jobs.begin(), jobs.end());
+  while (!rest.empty()) {
+    const auto wanted = key(*rest.front());
+    const auto middle =
+        std::stable_partition(rest.begin(), rest.end(), [&](RowJob* job) { return key(*job) == wanted; });
+    body(wanted, std::span<RowJob* const>(rest.begin(), middle));
+    rest.erase(rest.begin(), middle);
+  }
+}
+
+}  // namespace
+
+HookRows RowSampling::gather(std::span<RowJob* const> group) {
+  HookRows rows;
+  rows.vocab_size = group.front()->logits.size();
+  hook_logits_.resize(group.size() * rows.vocab_size);
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    std::ranges::copy(group[i]->logits, hook_logits_.begin() + static_cast<std::ptrdiff_t>(i * rows.vocab_size));
+    rows.tokens.push_back(group[i]->tokens);
+  }
+  rows.logits = hook_logits_;
+  return rows;
+}
+
+void RowSampling::scatter(std::span<RowJob* const> group, const HookRows& rows) const {
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    std::ranges::copy(rows.logits.subspan(i * rows.vocab_size, rows.vocab_size), group[i]->logits.begin());
+    if (std::ranges::any_of(group[i]->logits, [](float x) { return std::isnan(x) || x == INFINITY; })) {
+      group[i]->error = Error(ErrorCode::kInvalidArgument,
+                              "a logits processor wrote NaN or +inf into a row; allowed: finite numbers and -inf");
+    }
+  }
+}
+
+void RowSampling::run_logits_hooks(std::span<RowJob*> jobs) {
+  for (std::size_t position = 0;; ++position) {
+    std::vector<RowJob*> active;
+    for (RowJob* job : jobs) {
+      if (!job->error && job->request->logits_hooks.size() > position) active.push_back(job);
+    }
+    if (active.empty()) return;
+    for_each_group(
+        active, [&](const RowJob& job) { return job.request->logits_hooks[position].get(); },
+        [&](LogitsHook* hook, std::span<RowJob* const> group) {
+          HookRows rows = gather(group);
+          try {
+            hook->process(rows);
+            scatter(group, rows);
+          } catch (const Error& error) {
+            fail_group(group, error);
+          } catch (const std::exception& error) {
+            fail_group(group, Error(ErrorCode::kInternal, std::string("a logits processor failed: ") + error.what()));
+          }
+        });
+  }
+}
+
+void RowSampling::run_sampler_hooks(std::span<RowJob*> jobs) {
+  for_each_group(
+      jobs, [](const RowJob& job) { return job.request->sampler_hook.get(); },
+      [&](SamplerHook* hook, std::span<RowJob* const> group) {
+        HookRows rows = gather(group);
+        try {
+          const std::vector<TokenId> ids = hook->sample(rows);
+          if (ids.size() != group.size()) {
+            throw Error(ErrorCode::kInvalidArgument, "sampler returned " + std::to_string(ids.size()) +
+                                                         " ids for " + std::to_string(group.size()) + " rows");
+          }
+          for (std::size_t i = 0; i < group.size(); ++i) {
+            if (ids[i] < 0 || static_cast<std::size_t>(ids[i]) >= rows.vocab_size) {
+              group[i]->error =
+                  Error(ErrorCode::kInvalidArgument, "sampler returned id " + std::to_string(ids[i]) +
+                                                         "; allowed: 0.." + std::to_string(rows.vocab_size - 1));
+              continue;
+            }
+            group[i]->sampler->commit(ids[i], group[i]->logits);
+            group[i]->token = ids[i];
+          }
+        } catch (const Error& error) {
+          fail_group(group, error);
+        } catch (const std::exception& error) {
+          fail_group(group, Error(ErrorCode::kInternal, std::string("a sampler failed: ") + error.what()));
+        }
+      });
+}
+
+void RowSampling::sample_rows(std::span<RowJob> jobs) {
+  // The raw row is needed again to score the chosen id, because the chain changes it in place.
+  struct Scored {
+    RowJob* job;
+    sampling::RowLogprobs row;
+    std::vector<float> raw;
+  };
+  std::vector<Scored> scored;
+  std::vector<RowJob*> chained;
+  for (RowJob& job : jobs) {
+    const sampling::RowScan scan = sampling::scan_row(job.logits);
+    job.error = check_logits(job, scan);
+    if (job.error) continue;
+    if (job.request->params.logprobs) {
+      scored.push_back({&job, sampling::RowLogprobs(job.logits, job.request->params.top_logprobs),
+                        std::vector<float>(job.logits.begin(), job.logits.end())});
+    }
+    if (is_plain_greedy(job)) {
+      job.token = scan.argmax;
+    } else {
+      guarded(job, [&] { job.sampler->process(job.logits, context_of(job)); });
+      chained.push_back(&job);
+    }
+  }
+  run_logits_hooks(chained);
+  std::vector<RowJob*> hooked;
+  for (RowJob* job : chained) {
+    if (job->error) continue;
+    if (job->request->sampler_hook) {
+      guarded(*job, [&] { job->sampler->filter(job->logits, context_of(*job)); });
+      if (!job->error) hooked.push_back(job);
+    } else {
+      guarded(*job, [&] { job->token = job->sampler->sample(job->logits, context_of(*job)); });
+    }
+  }
+  run_sampler_hooks(hooked);
+  for (Scored& entry : scored) {
+    if (!entry.job->token) continue;
+    const TokenId token = *entry.job->token;
+    entry.job->logprob = entry.row.score(token, entry.raw[static_cast<std::size_t>(token)]);
+  }
+}
+
+}  // namespace genai::engine

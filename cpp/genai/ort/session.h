@@ -1,0 +1,140 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "genai/base/dtype.h"
+#include "genai/ort/library.h"
+#include "genai/ort/value.h"
+
+namespace ort_abi {
+struct RunOptions;
+struct Session;
+}  // namespace ort_abi
+
+namespace genai::ort {
+
+/// An execution provider by its ONNX Runtime name and its options, e.g. {"XNNPACK", {{"intra_op_num_threads", "2"}}}.
+struct Provider {
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> options;
+};
+
+struct SessionOptions {
+  int intra_op_threads = 1;          ///< threads of one Run, the caller's included, >= 1
+  bool spinning = true;              ///< idle worker threads poll for a while: faster, but they occupy their cores
+  std::vector<Provider> providers;   ///< best first; what none of them takes runs on the CPU
+  std::vector<std::pair<std::string, std::string>> config;  ///< ONNX Runtime's session config entries
+};
+
+/// An input or output of a graph.
+struct Port {
+  std::string name;
+  std::optional<DType> dtype;      ///< nullopt: not a tensor, or of a type that no interface of ours carries
+  std::vector<std::int64_t> dims;  ///< -1 where symbolic
+};
+
+/// Lets one Run be stopped from another thread. Thread-safe.
+class RunOptions {
+ public:
+  explicit RunOptions(const Library& library);
+  ~RunOptions();
+  RunOptions(const RunOptions&) = delete;
+  RunOptions& operator=(const RunOptions&) = delete;
+
+  /// Makes the Run that uses this object, now or next, fail soon with kAborted, until clear_terminate().
+  void terminate();
+  void clear_terminate();
+  ort_abi::RunOptions* handle() const { return handle_; }
+
+ private:
+  const Library& library_;
+  ort_abi::RunOptions* handle_ = nullptr;
+};
+
+/// A loaded model. The graph is optimised fully, memory patterns are off (shapes change with each step) and the arena
+/// is on. const methods are safe from any thread.
+class Session {
+ public:
+  /// Loads the model file. Throws kNotFound (no file), kBadPackage (file or external data broken, missing or a Git LFS
+  /// pointer), kUnsupported (unknown operator), kBackend. Cost: reads all weights.
+  Session(const Library& library, const std::string& path, const SessionOptions& options);
+
+  /// A serialized model in memory.
+  struct Bytes {
+    std::string_view model;
+    std::string external_folder;  ///< folder of the external data files
+    std::string path;             ///< file that errors name
+  };
+  /// Loads a model from memory, which may be freed afterwards. Throws as above.
+  Session(const Library& library, const Bytes& bytes, const SessionOptions& options);
+
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const Library& library() const { return library_; }
+  const std::vector<Port>& inputs() const { return inputs_; }
+  const std::vector<Port>& outputs() const { return outputs_; }
+  const Port* find_input(std::string_view name) const;
+  const Port* find_output(std::string_view name) const;
+  ort_abi::Session* handle() const { return handle_.get(); }
+
+ private:
+  struct Release {
+    const Library* library;
+    void operator()(ort_abi::Session* session) const;
+  };
+  void read_ports();
+
+  const Library& library_;
+  std::unique_ptr<ort_abi::Session, Release> handle_;
+  std::vector<Port> inputs_;
+  std::vector<Port> outputs_;
+};
+
+/// The arguments of Run: names, and values that are replaced one by one between runs. One thread. The session must
+/// outlive it.
+///
+///     RunFrame frame(session, {"x"}, {"y"});
+///     frame.set_input(0, Value::view(...));
+///     frame.run(run_options);
+///     const Value y = frame.take_output(0);
+class RunFrame {
+ public:
+  /// Throws kBadPackage when the graph lacks one of the names.
+  RunFrame(const Session& session, std::vector<std::string> inputs, std::vector<std::string> outputs);
+  RunFrame(const RunFrame&) = delete;
+  RunFrame& operator=(const RunFrame&) = delete;
+
+  std::size_t num_inputs() const { return inputs_.size(); }
+  std::size_t num_outputs() const { return outputs_.size(); }
+
+  void set_input(std::size_t index, Value value) { inputs_[index] = std::move(value); }
+  /// Where to write an output; an empty value lets ONNX Runtime allocate it.
+  void set_output(std::size_t index, Value value) { outputs_[index] = std::move(value); }
+  const Value& input(std::size_t index) const { return inputs_[index]; }
+  const Value& output(std::size_t index) const { return outputs_[index]; }
+  /// Hands the output over; the next run allocates a new one.
+  Value take_output(std::size_t index) { return std::move(outputs_[index]); }
+
+  /// Runs the model. Requires: every input is set. Throws kAborted, kResourceExhausted, kBackend. When an output has
+  /// a given value, its dims must be those that the model computes.
+  void run(const RunOptions& options);
+
+ private:
+  const Session& session_;
+  std::vector<std::string> input_names_;
+  std::vector<std::string> output_names_;
+  std::vector<const char*> input_name_pointers_;   ///< into input_names_
+  std::vector<const char*> output_name_pointers_;  ///< into output_names_
+  std::vector<Value> inputs_;
+  std::vector<Value> outputs_;
+  std::vector<ort_abi::Value*> input_handles_;   ///< of inputs_, filled by run()
+  std::vector<ort_abi::Value*> output_handles_;  ///< of outputs_, filled by run()
+};
+
+}  // namespace genai::ort

@@ -1,0 +1,67 @@
+#include "genai/sampling/detokenizer.h"
+
+#include <cstddef>
+#include <string_view>
+#include <utility>
+
+#include "genai/base/error.h"
+#include "genai/base/utf8.h"
+
+namespace genai::sampling {
+namespace {
+
+/// A run of byte tokens as text: all of it, or one U+FFFD a byte.
+std::string decode_byte_run(std::string_view run) {
+  if (is_valid_utf8(run)) return std::string(run);
+  std::string text;
+  for (std::size_t i = 0; i < run.size(); ++i) text += kReplacementCharacter;
+  return text;
+}
+
+}  // namespace
+
+Detokenizer::Detokenizer(std::shared_ptr<const TokenTable> table, bool skip_special_tokens)
+    : table_(std::move(table)), skip_special_tokens_(skip_special_tokens) {
+  check(table_ != nullptr, "a detokenizer needs a token table");
+  check(table_->bytes.size() == table_->kinds.size(), "token table: bytes and kinds differ in length");
+}
+
+std::string Detokenizer::append(TokenId token) {
+  // Unknown and skipped ids are as if they were not there: they do not even end a run of byte tokens.
+  if (token < 0 || static_cast<std::size_t>(token) >= table_->size()) return {};
+  const auto index = static_cast<std::size_t>(token);
+  const TokenTable::Kind kind = table_->kinds[index];
+  if (kind == TokenTable::Kind::kSpecial && skip_special_tokens_) return {};
+
+  const std::string& bytes = table_->bytes[index];
+  if (table_->decoding == TokenTable::Decoding::kByteFallback) {
+    if (kind == TokenTable::Kind::kByte) {
+      byte_run_ += bytes;
+      return {};
+    }
+    pending_ += decode_byte_run(byte_run_);
+    byte_run_.clear();
+  }
+  pending_ += bytes;
+  return take_certain(false);
+}
+
+std::string Detokenizer::flush() {
+  pending_ += decode_byte_run(byte_run_);
+  byte_run_.clear();
+  return take_certain(true);
+}
+
+std::string Detokenizer::take_certain(bool at_end) {
+  const std::size_t held = at_end ? 0 : incomplete_utf8_tail(pending_);
+  const std::size_t certain = pending_.size() - held;
+  std::string text = decode_utf8_lossy(std::string_view(pending_).substr(0, certain));
+  pending_.erase(0, certain);
+  if (at_start_ && !text.empty()) {
+    at_start_ = false;
+    if (table_->strip_first_space && text.front() == ' ') text.erase(0, 1);
+  }
+  return text;
+}
+
+}  // namespace genai::sampling

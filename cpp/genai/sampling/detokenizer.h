@@ -1,0 +1,35 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "genai/base/ids.h"
+#include "genai/core/token_table.h"
+
+namespace genai::sampling {
+
+/// Turns ids into text piece by piece. The pieces and the flush join to exactly the one-shot decode of all ids
+/// (Hugging Face `tokenizers` semantics); what later ids could still change is held back: an incomplete UTF-8 tail,
+/// and with byte fallback the whole run of byte tokens, because one bad byte makes the run bad. One thread.
+class Detokenizer {
+ public:
+  /// `table` is shared with the engine and its other sequences.
+  Detokenizer(std::shared_ptr<const TokenTable> table, bool skip_special_tokens);
+
+  /// Valid UTF-8 that became certain with `token`; may be empty. Ids outside the table (a padded vocabulary) give "".
+  std::string append(TokenId token);
+
+  /// The held-back rest; incomplete bytes become U+FFFD. Call once, at the end.
+  std::string flush();
+
+ private:
+  std::string take_certain(bool at_end);
+
+  std::shared_ptr<const TokenTable> table_;
+  bool skip_special_tokens_;
+  bool at_start_ = true;
+  std::string pending_;   ///< bytes not yet emitted
+  std::string byte_run_;  ///< run of byte-fallback tokens not yet decoded
+};
+
+}  // namespace genai::sampling

@@ -1,0 +1,62 @@
+#include "genai/tensor/buffer.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "genai/base/error.h"
+
+namespace genai::tensor {
+
+Buffer::Buffer(std::size_t size_bytes) {
+  if (size_bytes == 0) return;
+  void* const memory =
+      mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    throw Error(ErrorCode::kResourceExhausted,
+                "no memory for a buffer of " + std::to_string(size_bytes) +
+                    " bytes. Use shorter contexts, fewer sequences at once, or a machine with more memory.");
+  }
+  data_ = static_cast<std::byte*>(memory);
+  size_bytes_ = size_bytes;
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this != &other) {
+    reset();
+    data_ = std::exchange(other.data_, nullptr);
+    size_bytes_ = std::exchange(other.size_bytes_, 0);
+  }
+  return *this;
+}
+
+Buffer::~Buffer() { reset(); }
+
+void Buffer::discard(std::size_t offset, std::size_t size_bytes) {
+  check(offset + size_bytes <= size_bytes_, "a discarded range leaves the buffer");
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t end = offset + size_bytes;
+  const std::size_t first_page = std::min((offset + page - 1) / page * page, end);
+  const std::size_t end_page = std::max(end / page * page, first_page);
+  std::memset(data_ + offset, 0, first_page - offset);
+  std::memset(data_ + end_page, 0, end - end_page);
+  if (end_page > first_page && madvise(data_ + first_page, end_page - first_page, MADV_DONTNEED) != 0) {
+    std::memset(data_ + first_page, 0, end_page - first_page);
+  }
+}
+
+void Buffer::reset() noexcept {
+  if (data_ != nullptr) munmap(data_, size_bytes_);
+  data_ = nullptr;
+  size_bytes_ = 0;
+}
+
+}  // namespace genai::tensor

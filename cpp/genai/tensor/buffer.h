@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+
+namespace genai::tensor {
+
+/// Host memory that it owns: page aligned, zero at first. Pages never written to cost no physical memory, so a large
+/// buffer may be reserved before it is needed. Move-only. One thread.
+class Buffer {
+ public:
+  Buffer() = default;
+  /// Throws kResourceExhausted when the address space or memory limit is used up. `size_bytes` may be 0.
+  explicit Buffer(std::size_t size_bytes);
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer();
+
+  /// Makes `size_bytes` bytes from `offset` zero and gives their whole pages back to the system.
+  void discard(std::size_t offset, std::size_t size_bytes);
+
+  std::byte* data() const { return data_; }
+  std::size_t size_bytes() const { return size_bytes_; }
+  template <typename T>
+  T* data_as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  void reset() noexcept;
+
+  std::byte* data_ = nullptr;
+  std::size_t size_bytes_ = 0;
+};
+
+}  // namespace genai::tensor

@@ -1,0 +1,92 @@
+#include "genai/tensor/buffer.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "genai/base/error.h"
+#include "genai/base/memory.h"
+
+namespace genai::tensor {
+namespace {
+
+std::ptrdiff_t count_of(const Buffer& buffer, std::byte value) {
+  return std::count(buffer.data(), buffer.data() + buffer.size_bytes(), value);
+}
+
+}  // namespace
+
+TEST_CASE("Buffer_New_IsZeroAndPageAligned") {
+  const Buffer buffer(10000);
+
+  CHECK(buffer.size_bytes() == 10000);
+  CHECK(reinterpret_cast<std::uintptr_t>(buffer.data()) % 4096 == 0);
+  CHECK(count_of(buffer, std::byte{0}) == 10000);
+}
+
+TEST_CASE("Buffer_OfSizeZero_HasNoMemory") {
+  const Buffer buffer(0);
+
+  CHECK(buffer.data() == nullptr);
+  CHECK(buffer.size_bytes() == 0);
+}
+
+TEST_CASE("Buffer_Untouched_TakesNoPhysicalMemory") {
+  const std::int64_t before = resident_set_bytes();
+  const Buffer buffer(std::size_t{1} << 30);
+
+  CHECK(resident_set_bytes() - before < 16 << 20);
+}
+
+TEST_CASE("Buffer_Moved_LeavesTheOtherEmpty") {
+  Buffer first(64);
+  std::byte* const data = first.data();
+  Buffer second(std::move(first));
+  Buffer third;
+  third = std::move(second);
+
+  CHECK(third.data() == data);
+  CHECK(third.size_bytes() == 64);
+}
+
+TEST_CASE("Buffer_Discard_ZeroesExactlyTheRange") {
+  for (const auto& [offset, size] : {std::pair<std::size_t, std::size_t>{0, 20000},
+                                     {1, 10},
+                                     {4000, 200},
+                                     {4096, 4096},
+                                     {100, 12000},
+                                     {8192, 0},
+                                     {19999, 1}}) {
+    CAPTURE(offset);
+    CAPTURE(size);
+    Buffer buffer(20000);
+    std::memset(buffer.data(), 7, buffer.size_bytes());
+
+    buffer.discard(offset, size);
+
+    CHECK(count_of(buffer, std::byte{0}) == static_cast<std::ptrdiff_t>(size));
+    CHECK(std::count(buffer.data() + offset, buffer.data() + offset + size, std::byte{0}) ==
+          static_cast<std::ptrdiff_t>(size));
+  }
+}
+
+TEST_CASE("Buffer_DiscardOutside_Throws") {
+  Buffer buffer(100);
+
+  CHECK_THROWS_AS(buffer.discard(50, 51), Error);
+}
+
+TEST_CASE("Buffer_DiscardOfTouchedPages_GivesMemoryBack") {
+  Buffer buffer(std::size_t{64} << 20);
+  std::memset(buffer.data(), 1, buffer.size_bytes());
+  const std::int64_t touched = resident_set_bytes();
+
+  buffer.discard(0, buffer.size_bytes());
+
+  CHECK(touched - resident_set_bytes() > 48 << 20);
+}
+
+}  // namespace genai::tensor

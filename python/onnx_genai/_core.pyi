@@ -1,0 +1,192 @@
+import builtins
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+class DType(Enum):
+    float32 = ...
+    float16 = ...
+    bfloat16 = ...
+    int64 = ...
+    int32 = ...
+    int8 = ...
+    uint8 = ...
+    bool = ...
+
+class CacheStyle(Enum):
+    slot_gqa = ...
+    slot_static = ...
+    copy = ...
+    none = ...
+
+class InputPort:
+    def __init__(self, name: str, dtype: DType, rank: int) -> None: ...
+
+class KvPair:
+    def __init__(
+        self,
+        *,
+        past: str,
+        present: str,
+        dtype: DType,
+        dims: Sequence[int],
+        batch_axis: int,
+        sequence_axis: int,
+    ) -> None: ...
+
+class ConstantInput:
+    def __init__(self, *, port: InputPort, like_ids: bool, dims: Sequence[int], value: int) -> None: ...
+
+class ModelSpec:
+    model_path: str
+    model_bytes: bytes
+    external_folder: str
+    cache: CacheStyle
+    input_ids: InputPort
+    attention_mask: InputPort | None
+    position_ids: InputPort | None
+    seqlens_k: InputPort | None
+    total_sequence_length: InputPort | None
+    past_sequence_length: InputPort | None
+    cache_position: InputPort | None
+    use_cache_branch: InputPort | None
+    write_indices: InputPort | None
+    nonpad_kv_seqlen: InputPort | None
+    constants: list[ConstantInput]
+    kv: list[KvPair]
+    logits: str
+    logits_dtype: DType
+    last_logits_only: bool
+    vocab_size: int
+    context_limit: int
+    context_source: str
+    max_batch: int
+    def __init__(self) -> None: ...
+
+class SamplingParams:
+    max_new_tokens: int
+    min_new_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    top_a: float
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    xtc_probability: float
+    xtc_threshold: float
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_sequence_breakers: list[int]
+    no_repeat_ngram_size: int
+    logit_bias: list[tuple[int, float]]
+    bad_words: list[list[int]]
+    suppress_tokens: list[int]
+    begin_suppress_tokens: list[int]
+    forced_tokens: list[tuple[int, int]]
+    stop: list[str]
+    stop_token_ids: list[int]
+    include_stop: bool
+    ignore_eos: bool
+    skip_special_tokens: bool
+    seed: int | None
+    n: int
+    logprobs: bool
+    top_logprobs: int
+    def __init__(self) -> None: ...
+
+class TokenTable:
+    def __init__(
+        self,
+        *,
+        byte_fallback: builtins.bool,
+        strip_first_space: builtins.bool,
+        bytes: Sequence[builtins.bytes],
+        kinds: Sequence[int],
+        first: Mapping[int, builtins.bytes],
+    ) -> None: ...
+    def __len__(self) -> int: ...
+
+class Event:
+    @property
+    def choice(self) -> int: ...
+    @property
+    def tokens(self) -> tuple[int, ...]: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def logprobs(self) -> list[tuple[int, float, list[tuple[int, float]]]]: ...
+    @property
+    def finish(self) -> str | None: ...
+    @property
+    def stop_index(self) -> int | None: ...
+    @property
+    def stop_token(self) -> int | None: ...
+    @property
+    def error(self) -> Exception | None: ...
+    @property
+    def last(self) -> bool: ...
+    @property
+    def usage(self) -> tuple[int, int, int]: ...
+    @property
+    def budget_cap(self) -> tuple[int, int] | None: ...
+
+class RunnerOptions:
+    def __init__(
+        self,
+        *,
+        ort_library: str,
+        intra_op_threads: int,
+        spinning: bool,
+        providers: Sequence[tuple[str, Sequence[tuple[str, str]]]],
+        session_config: Sequence[tuple[str, str]],
+    ) -> None: ...
+
+class EngineOptions:
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_prefill_tokens_while_decoding: int
+    max_queue: int
+    kv_budget_bytes: int
+    kv_budget_source: str
+    context_limit: int
+    context_source: str
+    eos_ids: list[int]
+    def __init__(self) -> None: ...
+
+class Engine:
+    def __init__(
+        self, spec: ModelSpec, runner_options: RunnerOptions, engine_options: EngineOptions, tokens: TokenTable
+    ) -> None: ...
+    def submit(
+        self,
+        prompt: npt.NDArray[np.int64],
+        params: SamplingParams,
+        logits_processors: Sequence[object],
+        sampler: object | None,
+    ) -> int: ...
+    def wait(self, request_id: int, timeout_ms: int) -> list[Event]: ...
+    def abort(self, request_id: int) -> None: ...
+    def drop(self, request_id: int) -> None: ...
+    def close(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    def metrics(self) -> dict[str, float]: ...
+    def info(self) -> dict[str, object]: ...
+    @property
+    def context_limit(self) -> int: ...
+    @property
+    def context_source(self) -> str: ...
+
+def runtime_info(library: str) -> tuple[str, int, list[str]]: ...
+def available_host_memory_bytes() -> int: ...
+def resident_set_bytes() -> int: ...
+def usable_physical_cores() -> int: ...

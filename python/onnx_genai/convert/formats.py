@@ -1,0 +1,239 @@
+"""How a weight matrix is stored in the package, and the bytes of that form.
+
+``MatMulNBits`` of ONNX Runtime wants, a block of ``block`` weights of one output row: codes of 4 or 8 bits, a float
+scale, and a whole zero point. Its fast kernels know no fractional zero point, which the affine ggml types (Q4_1, Q4_K,
+...) need. Two ways to carry those over:
+
+* 8 bits: the grid of the block is refined until its offset falls on a grid point (``_refined``).
+* 4 bits: the fraction that a whole zero point leaves is constant over a block, so it acts on the block's sum of inputs
+  only. Those means become extra input columns, and the fractions become their 4-bit weights (``block_means``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType as Ggml
+
+from onnx_genai.convert.blocks import Blocks, Bytes, carried_format, dequantized, quantize
+from onnx_genai.convert.gguf_file import FloatArray
+from onnx_genai.errors import InvalidArgumentError
+
+__all__ = ["Encoded", "Errors", "Format", "encode", "target_format"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """Form of a matrix in the package; matrices of equal form and input can be joined into one product."""
+
+    bits: int
+    """4 or 8 for block-quantised codes, 16 or 32 for floats."""
+    block: int = 0
+    """Weights in a block; 0 for floats."""
+    zero_points: bool = False
+    """A whole zero point is stored for each block; otherwise it is ``2**(bits - 1)``."""
+    block_means: bool = False
+    """The input is widened by the mean of each block."""
+
+    @property
+    def quantized(self) -> bool:
+        return self.bits <= 8
+
+    @property
+    def label(self) -> str:
+        if not self.quantized:
+            return f"float{self.bits}"
+        extra = " + block means" if self.block_means else " + zero points" if self.zero_points else ""
+        return f"int{self.bits} block {self.block}{extra}"
+
+    def carries(self, kind: Ggml) -> bool:
+        """True when the codes of ``kind`` fit into this form as they are."""
+        source = carried_format(kind)
+        return source is not None and self.quantized and self.block == source.block and self.bits >= source.bits
+
+    def width(self, columns: int) -> int:
+        """Input columns of the product for a matrix of ``columns`` columns."""
+        return columns + columns // self.block if self.block_means else columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """Some rows in the form that ``MatMulNBits`` and ``GatherBlockQuantized`` read."""
+
+    codes: Bytes
+    """uint8 ``[rows, blocks, block * bits / 8]``, low half first."""
+    scales: FloatArray
+    """float32 ``[rows, blocks]``."""
+    zero_points: Bytes | None
+    """uint8 ``[rows, ceil(blocks * bits / 8)]``, packed as the codes."""
+
+
+@dataclass(slots=True)
+class Errors:
+    """Sums from which the error of a whole matrix follows."""
+
+    squared: float = 0.0
+    norm: float = 0.0
+    largest: float = 0.0
+
+    def add(self, difference: FloatArray, reference: FloatArray) -> None:
+        self.squared += float(np.square(difference, dtype=np.float64).sum())
+        self.norm += float(np.square(reference, dtype=np.float64).sum())
+        self.largest = max(self.largest, float(np.abs(difference).max(initial=0.0)))
+
+    @property
+    def relative(self) -> float:
+        """Root of the squared error over the squared norm of the source."""
+        return float(np.sqrt(self.squared / self.norm)) if self.norm else 0.0
+
+
+def target_format(kind: Ggml, dtype: str | None, block: int) -> Format:
+    """The form that a matrix of ggml type ``kind`` takes.
+
+    Args:
+        kind: Type in the file.
+        dtype: ``fp32``, ``fp16``, ``int4``, ``int8``, or None: what the file has, taken over where that is possible.
+        block: Block size for what is rounded anew.
+    """
+    if dtype in ("fp32", "fp16"):
+        return Format(bits=32 if dtype == "fp32" else 16)
+    carried = carried_format(kind)
+    if dtype is None and carried is None:
+        if kind in (Ggml.F32, Ggml.F16, Ggml.BF16):
+            return Format(bits=32)
+        dtype = "int4" if kind not in (Ggml.IQ4_NL, Ggml.IQ4_XS) else "int8"
+    if carried is not None and (dtype is None or dtype == ("int4" if carried.bits == 4 else "int8")):
+        bits = 4 if carried.bits == 4 else 8
+        return Format(
+            bits=bits,
+            block=carried.block,
+            zero_points=carried.affine,
+            block_means=carried.affine and bits == 4,
+        )
+    if dtype == "int8" and carried is not None and carried.bits <= 8:
+        return Format(bits=8, block=carried.block, zero_points=carried.affine)
+    if dtype not in ("int4", "int8"):
+        raise InvalidArgumentError(f"dtype is {dtype!r}; allowed: fp32, fp16, int4, int8")
+    return Format(bits=4 if dtype == "int4" else 8, block=block, zero_points=dtype == "int4")
+
+
+def encode(form: Format, source: Blocks | FloatArray, errors: Errors) -> Encoded:
+    """Brings rows into ``form`` and adds what the rounding costs to ``errors``.
+
+    Args:
+        form: A quantised form.
+        source: Blocks to carry over (their block size is that of the form), or float32 ``[rows, columns]``.
+        errors: Grows by this part of the matrix.
+    """
+    if isinstance(source, Blocks):
+        blocks, reference = source, dequantized(source)
+    else:
+        blocks, reference = quantize(source, form.bits, form.block), source
+    columns = reference.shape[1]
+    if form.block_means:
+        encoded, actual = _with_means(blocks)
+    elif form.bits == 8 and form.zero_points:
+        encoded, actual = _refined(blocks)
+    else:
+        encoded, actual = _plain(form, blocks)
+    errors.add(actual[:, :columns] - reference, reference)
+    return encoded
+
+
+def _pack(codes: Bytes, bits: int) -> Bytes:
+    """Codes to bytes along the last axis, low half first."""
+    if bits == 8:
+        return np.ascontiguousarray(codes)
+    if codes.shape[-1] % 2:
+        codes = np.concatenate([codes, np.zeros_like(codes[..., :1])], axis=-1)
+    return codes[..., 0::2] | (codes[..., 1::2] << 4)
+
+
+def _plain(form: Format, blocks: Blocks) -> tuple[Encoded, FloatArray]:
+    """No offset, or an offset that is a whole multiple of the scale."""
+    if form.zero_points and blocks.offset is not None:
+        zero = np.rint(
+            np.divide(-blocks.offset, blocks.scale, out=np.zeros_like(blocks.scale), where=blocks.scale != 0)
+        )
+        codes, zero_points = blocks.codes, zero.astype(np.uint8)
+    else:
+        codes = blocks.codes + np.uint8((1 << (form.bits - 1)) - blocks.center)
+        zero = np.full_like(blocks.scale, 1 << (form.bits - 1))
+        zero_points = None if not form.zero_points else zero.astype(np.uint8)
+    actual = (codes.astype(np.float32) - zero[..., None]) * blocks.scale[..., None]
+    packed = None if zero_points is None else _pack(zero_points, form.bits)
+    encoded = Encoded(codes=_pack(codes, form.bits), scales=blocks.scale, zero_points=packed)
+    return encoded, actual.reshape(len(actual), -1)
+
+
+def _constant_blocks(blocks: Blocks) -> Blocks:
+    """Blocks whose scale is 0 hold their offset everywhere: code 1 under that scale says the same without offset."""
+    assert blocks.offset is not None
+    flat = blocks.scale == 0
+    if not flat.any():
+        return blocks
+    return Blocks(
+        codes=np.where(flat[..., None], np.uint8(1), blocks.codes),
+        scale=np.where(flat, blocks.offset, blocks.scale),
+        offset=np.where(flat, np.float32(0), blocks.offset),
+        bits=blocks.bits,
+        center=0,
+    )
+
+
+def _refined(blocks: Blocks) -> tuple[Encoded, FloatArray]:
+    """Affine codes of few bits as 8-bit codes: ``step = scale / k`` with the ``k`` whose grid meets the offset best."""
+    if blocks.offset is None:
+        shift = np.uint8(128 - blocks.center)
+        blocks = Blocks(codes=blocks.codes + shift, scale=blocks.scale, offset=None, bits=8, center=128)
+        return _plain(Format(bits=8, block=blocks.codes.shape[-1], zero_points=True), blocks)
+    blocks = _constant_blocks(blocks)
+    assert blocks.offset is not None
+    top = (1 << blocks.bits) - 1
+    safe = np.where(blocks.scale == 0, np.float32(1), blocks.scale).astype(np.float64)
+    ratio = blocks.offset / safe
+    best = np.full(ratio.shape, np.inf)
+    factor = np.ones(ratio.shape, np.int32)
+    shift = np.zeros(ratio.shape, np.int32)
+    for k in range(1, 255 // top + 1):
+        whole = np.rint(ratio * k)
+        # codes k*c + up - down with up = max(whole, 0), down = max(-whole, 0); both ends must stay in 0..255.
+        fits = (np.maximum(whole, 0) + k * top <= 255) & (-whole <= 255)
+        error = np.where(fits, np.abs(ratio - whole / k), np.inf)
+        better = error < best
+        best = np.where(better, error, best)
+        factor = np.where(better, k, factor)
+        shift = np.where(better, whole, shift).astype(np.int32)
+    codes = blocks.codes * factor[..., None] + np.maximum(shift, 0)[..., None]
+    zero = np.maximum(-shift, 0)
+    lost = ~np.isfinite(best)
+    if lost.any():
+        raise InvalidArgumentError("the offset of a block is too far from zero to be kept in 8 bits; use dtype='fp32'")
+    scales = (blocks.scale / factor).astype(np.float32)
+    actual = (codes - zero[..., None]).astype(np.float32) * scales[..., None]
+    encoded = Encoded(
+        codes=codes.astype(np.uint8), scales=scales, zero_points=np.ascontiguousarray(zero.astype(np.uint8))
+    )
+    return encoded, actual.reshape(len(actual), -1)
+
+
+def _with_means(blocks: Blocks) -> tuple[Encoded, FloatArray]:
+    """4-bit affine codes with a whole zero point, and columns for the fractions of the offsets."""
+    blocks = _constant_blocks(blocks)
+    assert blocks.offset is not None
+    rows, count, block = blocks.codes.shape
+    safe = np.where(blocks.scale == 0, np.float32(1), blocks.scale)
+    zero = np.clip(np.rint(-blocks.offset / safe), 0, 15)
+    fraction = blocks.offset + blocks.scale * zero
+    extra = quantize(fraction * np.float32(block), 4, block)
+    assert extra.offset is not None
+    extra_zero = np.rint(np.divide(-extra.offset, extra.scale, out=np.zeros_like(extra.scale), where=extra.scale != 0))
+    codes = np.concatenate([blocks.codes, extra.codes], axis=1)
+    scales = np.concatenate([blocks.scale, extra.scale], axis=1)
+    zeros: npt.NDArray[np.uint8] = np.concatenate([zero, extra_zero], axis=1).astype(np.uint8)
+    kept = dequantized(extra)[:, :count] / np.float32(block)
+    actual = (blocks.codes.astype(np.float32) - zero[..., None]) * blocks.scale[..., None] + kept[..., None]
+    encoded = Encoded(codes=_pack(codes, 4), scales=scales, zero_points=_pack(zeros, 4))
+    return encoded, actual.reshape(rows, -1)

@@ -1,0 +1,67 @@
+"""The graph contract to the core's ``ModelSpec``; the two have the same fields."""
+
+from __future__ import annotations
+
+from onnx_genai import _core
+from onnx_genai.graph import ConstantInput, GraphContract, InputPort, KvPair
+
+__all__ = ["to_core_spec"]
+
+_OPTIONAL_PORTS = (
+    "attention_mask",
+    "position_ids",
+    "seqlens_k",
+    "total_sequence_length",
+    "past_sequence_length",
+    "cache_position",
+    "use_cache_branch",
+    "write_indices",
+    "nonpad_kv_seqlen",
+)
+
+
+def to_core_spec(contract: GraphContract) -> _core.ModelSpec:
+    """Copies every field of the contract that the core knows."""
+    spec = _core.ModelSpec()
+    spec.model_path = str(contract.model_path)
+    spec.model_bytes = contract.model_bytes
+    spec.external_folder = str(contract.external_folder)
+    spec.cache = _core.CacheStyle[contract.cache.value]
+    spec.input_ids = _port(contract.input_ids)
+    for name in _OPTIONAL_PORTS:
+        port: InputPort | None = getattr(contract, name)
+        setattr(spec, name, None if port is None else _port(port))
+    spec.constants = [_constant(constant) for constant in contract.constants]
+    spec.kv = [_pair(pair) for pair in contract.kv]
+    spec.logits = contract.logits
+    spec.logits_dtype = _core.DType[contract.logits_dtype.value]
+    spec.last_logits_only = contract.last_logits_only
+    spec.vocab_size = contract.vocab_size
+    spec.context_limit = contract.context_limit
+    spec.context_source = contract.context_source
+    spec.max_batch = contract.max_batch
+    return spec
+
+
+def _port(port: InputPort) -> _core.InputPort:
+    return _core.InputPort(port.name, _core.DType[port.dtype.value], port.rank)
+
+
+def _constant(constant: ConstantInput) -> _core.ConstantInput:
+    return _core.ConstantInput(
+        port=_port(constant.port),
+        like_ids=constant.shape == "like_ids",
+        dims=constant.dims,
+        value=constant.value,
+    )
+
+
+def _pair(pair: KvPair) -> _core.KvPair:
+    return _core.KvPair(
+        past=pair.past,
+        present=pair.present,
+        dtype=_core.DType[pair.dtype.value],
+        dims=pair.dims,
+        batch_axis=pair.batch_axis,
+        sequence_axis=pair.sequence_axis,
+    )

@@ -1,0 +1,122 @@
+"""Look-ups in a graph: who makes a value, who reads it, which values are constant."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import onnx
+
+from onnx_genai.graph.contract import DType
+from onnx_genai.graph.skeleton import subgraphs_of
+
+__all__ = ["GraphIndex", "Use", "attribute_int", "dims_of", "dtype_of", "symbols_of"]
+
+_DTYPES = {
+    onnx.TensorProto.FLOAT: DType.FLOAT32,
+    onnx.TensorProto.FLOAT16: DType.FLOAT16,
+    onnx.TensorProto.BFLOAT16: DType.BFLOAT16,
+    onnx.TensorProto.INT64: DType.INT64,
+    onnx.TensorProto.INT32: DType.INT32,
+    onnx.TensorProto.INT8: DType.INT8,
+    onnx.TensorProto.UINT8: DType.UINT8,
+    onnx.TensorProto.BOOL: DType.BOOL,
+}
+
+Use = tuple[onnx.NodeProto, int]
+"""A node and the input index at which it reads a value; -1 when a graph inside the node reads it."""
+
+
+class GraphIndex:
+    """Producers and consumers of one graph level. Read-only."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.graph = graph
+        self.initializers = {tensor.name: tensor for tensor in graph.initializer}
+        self.inputs = {value.name: value for value in graph.input if value.name not in self.initializers}
+        self.outputs = {value.name: value for value in graph.output}
+        self.producers: dict[str, onnx.NodeProto] = {}
+        self.uses: defaultdict[str, list[Use]] = defaultdict(list)
+        for node in graph.node:
+            for name in node.output:
+                if name:
+                    self.producers[name] = node
+            for position, name in enumerate(node.input):
+                if name:
+                    self.uses[name].append((node, position))
+            for name in _captured(node):
+                self.uses[name].append((node, -1))
+
+    def constant(self, name: str) -> onnx.TensorProto | None:
+        """The tensor behind an initializer or a Constant node, or None. Its data may be a reference."""
+        tensor = self.initializers.get(name)
+        if tensor is not None:
+            return tensor
+        node = self.producers.get(name)
+        if node is not None and node.op_type == "Constant":
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    return attribute.t
+        return None
+
+    def is_constant(self, name: str) -> bool:
+        if name in self.initializers:
+            return True
+        node = self.producers.get(name)
+        return node is not None and node.op_type == "Constant"
+
+
+def _captured(node: onnx.NodeProto) -> Iterator[str]:
+    """Names of outer values that the graphs inside a node read."""
+    for graph in subgraphs_of(node):
+        own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+        for inner in graph.node:
+            own.update(inner.output)
+        names = {output.name for output in graph.output}
+        for inner in graph.node:
+            names.update(inner.input)
+            names.update(_captured(inner))
+        yield from (name for name in names if name and name not in own)
+
+
+def dims_of(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
+    """Static dimensions, -1 where symbolic; None without a shape."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else -1 for d in tensor.shape.dim)
+
+
+def symbols_of(value: onnx.ValueInfoProto) -> tuple[str, ...]:
+    """Names of the dimensions, "" where static or unnamed."""
+    return tuple(d.dim_param for d in value.type.tensor_type.shape.dim)
+
+
+def dtype_of(value: onnx.ValueInfoProto) -> DType | None:
+    """Element type, or None for one that we have no use for."""
+    return _DTYPES.get(value.type.tensor_type.elem_type)
+
+
+def dtype_name(value: onnx.ValueInfoProto) -> str:
+    """Element type for errors."""
+    number = value.type.tensor_type.elem_type
+    try:
+        return onnx.TensorProto.DataType.Name(number).lower()
+    except ValueError:
+        return f"type {number}"
+
+
+def shape_text(value: onnx.ValueInfoProto) -> str:
+    """Shape for errors: ``[batch, 4, past, 64]``."""
+    if not value.type.tensor_type.HasField("shape"):
+        return "[unknown]"
+    dims = value.type.tensor_type.shape.dim
+    return "[" + ", ".join(str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in dims) + "]"
+
+
+def attribute_int(node: onnx.NodeProto, name: str, default: int) -> int:
+    """An integer attribute of a node."""
+    for attribute in node.attribute:
+        if attribute.name == name:
+            return attribute.i
+    return default

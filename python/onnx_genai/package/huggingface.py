@@ -1,0 +1,229 @@
+"""Reads the files that come with a Hugging Face model: config, generation_config, tokenizer_config, templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onnx_genai.errors import PackageError
+from onnx_genai.package.fields import Fields
+from onnx_genai.package.files import PackageFolder
+from onnx_genai.package.generation import defaults_from
+from onnx_genai.package.model import ChatTemplateSource, ContextLimit, GenerationDefaults, KvHints
+
+__all__ = ["HfFiles", "find_token_ids", "load"]
+
+# The first of these keys that config.json has gives the context length.
+_LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len", "seq_length", "n_ctx")
+_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+_FALLBACK_EOS = ("<|endoftext|>", "</s>", "<eos>", "[EOS]")
+"""Looked up in the vocabulary when no file names an end-of-sequence token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HfFiles:
+    """Facts from the companion files; parts that they leave out are empty."""
+
+    model_type: str | None = None
+    is_encoder_decoder: bool = False
+    kv: KvHints = field(default_factory=KvHints)
+    context_limits: tuple[ContextLimit, ...] = ()
+    vocab_size: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    """Of generation_config.json, else of config.json (the former replaces the latter)."""
+    eos_source: str = ""
+    bos_token_id: int | None = None
+    pad_token_id: int | None = None
+    special_tokens: dict[str, str] = field(default_factory=dict)
+    chat_template: ChatTemplateSource = field(default_factory=ChatTemplateSource)
+    generation: GenerationDefaults | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def load(folder: PackageFolder) -> HfFiles:
+    """Reads those of the companion files that the folder has.
+
+    Raises:
+        PackageError: A file is broken or a key has the wrong type.
+    """
+    warnings: list[str] = []
+    config = _fields(folder, "config.json")
+    generation = _fields(folder, "generation_config.json")
+    tokenizer = _fields(folder, "tokenizer_config.json")
+    inner = config.sub("text_config") if config is not None else None
+    eos: tuple[int, ...] = ()
+    source = ""
+    bos = pad = None
+    for fields, name in ((generation, "generation_config.json"), (config, "config.json"), (inner, "config.json")):
+        if fields is None:
+            continue
+        if not eos and (eos := fields.ids("eos_token_id")):
+            source = f"{name} eos_token_id"
+        bos = bos if bos is not None else fields.one_id("bos_token_id")
+        pad = pad if pad is not None else fields.one_id("pad_token_id")
+    defaults = None
+    if generation is not None:
+        defaults = defaults_from(generation, folder.root / "generation_config.json", warnings, report_unknown=False)
+    return HfFiles(
+        model_type=config.text("model_type") if config is not None else None,
+        is_encoder_decoder=bool(config is not None and config.flag("is_encoder_decoder")),
+        kv=_kv_hints(config, inner),
+        context_limits=_limits(config, inner),
+        vocab_size=_first_whole((config, inner), ("vocab_size",)),
+        eos_token_ids=eos,
+        eos_source=source,
+        bos_token_id=bos,
+        pad_token_id=pad,
+        special_tokens=_special_tokens(folder, tokenizer),
+        chat_template=_chat_template(folder, tokenizer, warnings),
+        generation=defaults,
+        warnings=tuple(warnings),
+    )
+
+
+def find_token_ids(folder: PackageFolder, tokenizer_path: Path | None, token: str | None) -> tuple[int, ...]:
+    """Returns the id of a special token given as text, or of the usual end tokens for None; empty if not found.
+
+    The small tokenizer_config.json is asked first; tokenizer.json may have tens of megabytes.
+    """
+    tokenizer_config = folder.json("tokenizer_config.json")
+    if token is not None and tokenizer_config is not None:
+        added = tokenizer_config.get("added_tokens_decoder")
+        if isinstance(added, dict):
+            for key, entry in added.items():
+                if isinstance(entry, dict) and entry.get("content") == token and key.isascii() and key.isdigit():
+                    return (int(key[:18]),)
+    if tokenizer_path is None:
+        return ()
+    vocabulary = _vocabulary(folder.json_file(tokenizer_path))
+    wanted: Iterable[str] = _FALLBACK_EOS if token is None else (token,)
+    for text in wanted:
+        if text in vocabulary:
+            return (vocabulary[text],)
+    return ()
+
+
+def _vocabulary(tokenizer: dict[str, Any]) -> dict[str, int]:
+    """Token text to id; entries of an unexpected form are left out (the tokenizer floor judges them)."""
+    found: dict[str, int] = {}
+    model = tokenizer.get("model")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocab, dict):
+        found.update((text, number) for text, number in vocab.items() if type(number) is int and number >= 0)
+    elif isinstance(vocab, list):  # unigram: [text, score] by position
+        for number, entry in enumerate(vocab):
+            if isinstance(entry, list) and entry and isinstance(entry[0], str):
+                found.setdefault(entry[0], number)
+    added = tokenizer.get("added_tokens")
+    if isinstance(added, list):
+        for entry in added:
+            if isinstance(entry, dict) and isinstance(entry.get("content"), str) and type(entry.get("id")) is int:
+                found[entry["content"]] = entry["id"]
+    return found
+
+
+def _fields(folder: PackageFolder, name: str) -> Fields | None:
+    values = folder.json(name)
+    return None if values is None else Fields(values, folder.root / name)
+
+
+def _first_whole(objects: Iterable[Fields | None], keys: Iterable[str]) -> int | None:
+    for fields in objects:
+        for key in keys:
+            value = fields.whole(key) if fields is not None else None
+            if value is not None and value > 0:
+                return value
+    return None
+
+
+def _limits(config: Fields | None, inner: Fields | None) -> tuple[ContextLimit, ...]:
+    for fields, prefix in ((config, ""), (inner, "text_config.")):
+        for key in _LENGTH_KEYS:
+            value = fields.whole(key) if fields is not None else None
+            if value is not None and value > 0:
+                return (ContextLimit(tokens=value, source=f"config.json {prefix}{key}"),)
+    return ()
+
+
+def _kv_hints(config: Fields | None, inner: Fields | None) -> KvHints:
+    if config is None:
+        return KvHints()
+    objects = (config, inner)
+    heads = _first_whole(objects, ("num_attention_heads", "n_head", "n_heads", "decoder_attention_heads"))
+    hidden = _first_whole(objects, ("hidden_size", "n_embd", "d_model"))
+    head_dim = _first_whole(objects, ("head_dim", "kv_channels"))
+    if head_dim is None and heads and hidden and hidden % heads == 0:
+        head_dim = hidden // heads
+    kv_heads = _first_whole(objects, ("num_key_value_heads", "n_head_kv", "num_kv_heads", "multi_query_group_num"))
+    if kv_heads is None and config.raw("multi_query") is True:
+        kv_heads = 1
+    window = _first_whole(objects, ("sliding_window",))
+    return KvHints(
+        num_layers=_first_whole(objects, ("num_hidden_layers", "n_layer", "n_layers", "decoder_layers")),
+        num_attention_heads=heads,
+        num_kv_heads=kv_heads or heads,
+        head_dim=head_dim,
+        sliding_window=window,
+        source="config.json",
+    )
+
+
+def _special_tokens(folder: PackageFolder, tokenizer: Fields | None) -> dict[str, str]:
+    """Texts of the special tokens; tokenizer_config.json first, then special_tokens_map.json."""
+    found: dict[str, str] = {}
+    for fields in (tokenizer, _fields(folder, "special_tokens_map.json")):
+        if fields is None:
+            continue
+        for key in _SPECIAL:
+            value = fields.raw(key)
+            if isinstance(value, dict):
+                value = value.get("content")
+            if value is not None and not isinstance(value, str):
+                fields.fail(key, "text or an object with 'content'")
+            if value is not None:
+                found.setdefault(key, value)
+    return found
+
+
+def _chat_template(folder: PackageFolder, tokenizer: Fields | None, warnings: list[str]) -> ChatTemplateSource:
+    """Collects the templates: chat_template.jinja, then tokenizer_config.json, then chat_template.json."""
+    default, source = None, ""
+    named: dict[str, str] = {}
+    path = folder.find(["chat_template.jinja"])
+    if path is not None:
+        default, source = folder.text(path), path.name
+    extra = folder.root / "additional_chat_templates"
+    if extra.is_dir():
+        named.update((file.stem, folder.text(file)) for file in sorted(extra.glob("*.jinja")))
+    other = _fields(folder, "chat_template.json")
+    for fields in (tokenizer, other):
+        value = fields.raw("chat_template") if fields is not None else None
+        if fields is None or value is None:
+            continue
+        texts = {"default": value} if isinstance(value, str) else _named_templates(fields, value)
+        for name, text in texts.items():
+            if name != "default":
+                named.setdefault(name, text)
+            elif default is None:
+                default, source = text, fields.where("chat_template")
+            elif text != default:
+                warnings.append(f"{fields.where('chat_template')} differs from {source}, which is used")
+    return ChatTemplateSource(default=default, named=named, source=source)
+
+
+def _named_templates(fields: Fields, value: Any) -> dict[str, str]:
+    """Reads a list of ``{name, template}`` or an object of texts."""
+    if isinstance(value, list):
+        pairs = [(item.get("name"), item.get("template")) for item in value if isinstance(item, dict)]
+        complete = len(pairs) == len(value)
+    elif isinstance(value, dict):
+        pairs, complete = list(value.items()), True
+    else:
+        pairs, complete = [], False
+    if not complete or not all(isinstance(name, str) and isinstance(text, str) for name, text in pairs):
+        raise PackageError(
+            f"{fields.where('chat_template')}: expected text, or a list of objects with 'name' and 'template'"
+        )
+    return {str(name): str(text) for name, text in pairs}

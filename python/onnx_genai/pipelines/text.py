@@ -1,0 +1,291 @@
+"""Text generation on one package: :class:`LLM`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, overload
+
+import numpy as np
+
+from onnx_genai import graph, package
+from onnx_genai.engine import EngineOptions, Generation, ModelEngine, PromptIds
+from onnx_genai.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from onnx_genai.package import hub
+from onnx_genai.template import ChatTemplate
+from onnx_genai.tokenizer import Tokenizer
+from onnx_genai.types import Chunk, Result, SamplingParams
+
+__all__ = ["LLM", "ChatMessage", "Prompt"]
+
+Prompt = str | PromptIds
+"""Text, or token ids (a list of ints or a 1-D int64/int32 array)."""
+
+ChatMessage = Mapping[str, Any]
+"""A message as chat templates take it: ``role`` and ``content``, and whatever else the template reads."""
+
+_BACKENDS = ("auto", "ort", "native")
+
+
+class LLM:
+    """A language model that is ready to generate. Safe to use from many threads; requests share the model.
+
+    Args:
+        model: A package folder, a file inside one, or an alias or hub id that was pulled before.
+        ep: Execution provider, ``cpu`` by default.
+        ep_options: Options of that provider.
+        backend: ``auto`` or ``ort``; ``native`` kernels come later.
+        variant: Which of several graphs to take (``q4``, ``fp16``, ...); None chooses.
+        vram_limit: Memory for KV on a device provider; grammar: ``auto``, bytes, ``0.5``, ``8GiB``.
+        host_ram_limit: Memory for KV on the CPU, same grammar.
+        max_context: Upper bound on prompt and output tokens.
+        threads: Intra-op threads; None uses the physical cores that this process may use.
+        max_num_seqs: Sequences that run at once.
+        max_num_batched_tokens: Token budget of a step.
+        max_queue: Open requests; one more is refused.
+
+    Raises:
+        NotFoundError: There is no such model.
+        PackageError, UnsupportedError, BackendError: It cannot be used; the text says why and what to do.
+
+    Example:
+        >>> with LLM("smollm2") as llm:  # doctest: +SKIP
+        ...     print(llm.generate("The sky is", SamplingParams(max_new_tokens=8)).text)
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        ep: str = "cpu",
+        ep_options: Mapping[str, str] | None = None,
+        backend: str = "auto",
+        variant: str | None = None,
+        vram_limit: str | int | float = "auto",
+        host_ram_limit: str | int | float = "auto",
+        max_context: int | None = None,
+        threads: int | None = None,
+        max_num_seqs: int = 16,
+        max_num_batched_tokens: int = 2048,
+        max_queue: int = 4096,
+    ) -> None:
+        _check_backend(backend)
+        on_cpu = ep == "cpu"
+        options = EngineOptions(
+            ep=ep,
+            ep_options=dict(ep_options or {}),
+            threads=threads,
+            max_context=max_context,
+            kv_memory=host_ram_limit if on_cpu else vram_limit,
+            kv_memory_name="host_ram_limit" if on_cpu else "vram_limit",
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_queue=max_queue,
+        )
+        self.package = package.read(_locate(model), variant=variant)
+        self.tokenizer = Tokenizer.from_file(self.package.require_tokenizer())
+        self.template = _template(self.package)
+        contract = graph.resolve(self.package)
+        self.contract = contract
+        if not self.package.eos_token_ids:
+            self.package = dataclasses.replace(
+                self.package, eos_token_ids=self.tokenizer.eos_candidates(), eos_source="tokenizer vocabulary"
+            )
+        self._engine = ModelEngine.open(self.package, contract, self.tokenizer.token_table(), options)
+
+    @property
+    def context_limit(self) -> int | None:
+        """Tokens that prompt and output may have together; None if nothing limits them."""
+        return self._engine.context_limit
+
+    @property
+    def context_source(self) -> str:
+        """Where the context limit comes from."""
+        return self._engine.context_source
+
+    def info(self) -> dict[str, object]:
+        """Facts about the loaded model: decoder, execution provider, threads, ONNX Runtime, limits."""
+        return self._engine.info()
+
+    def metrics(self) -> dict[str, float]:
+        """Totals since the model was loaded, and gauges."""
+        return self._engine.metrics()
+
+    @overload
+    def generate(self, prompts: Prompt, params: SamplingParams | None = None) -> Result: ...
+    @overload
+    def generate(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[Result]: ...
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Result | list[Result]:
+        """Generates for one prompt, or for a list of prompts at once.
+
+        Args:
+            prompts: Text, token ids, or a list of those (each text or ids). Text is taken as it is, without a chat
+                template, see :meth:`chat`.
+            params: For all prompts, or one for each.
+
+        Returns:
+            A result, or a list of results in the order of the prompts.
+
+        Raises:
+            InvalidArgumentError, ContextOverflowError: A prompt or parameter is refused. Nothing was generated.
+            GenAIError: A request failed; the others of the list are dropped.
+        """
+        if _is_single(prompts):
+            if params is not None and not isinstance(params, SamplingParams):
+                raise InvalidArgumentError(f"params is {params!r}; allowed for one prompt: a SamplingParams")
+            return self._result(*self._submit(prompts, params))
+        many: Sequence[Prompt] = prompts  # type: ignore[assignment]
+        each = _params_for(many, params)
+        started: list[tuple[Generation, tuple[int, ...]]] = []
+        try:
+            for prompt, own in zip(many, each, strict=True):
+                started.append(self._submit(prompt, own))
+            return [self._result(generation, ids) for generation, ids in started]
+        finally:
+            for generation, _ in started:
+                generation.close()
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Chunk]:
+        """Starts one request and returns its pieces as they come. Leaving the iterator aborts the request.
+
+        Raises:
+            InvalidArgumentError, ContextOverflowError: At once, before the first piece.
+        """
+        return iter(self._submit(prompt, params)[0])
+
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Returns the prompt text that the package's chat template makes of the messages.
+
+        Raises:
+            UnsupportedError: The package has no chat template.
+            InvalidArgumentError: The template refuses the messages.
+        """
+        if self.template is None:
+            raise UnsupportedError(
+                f"{self.package.root} has no chat template (chat_template.jinja or chat_template in "
+                "tokenizer_config.json); use generate() with a text prompt"
+            )
+        return self.template.render(
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            **dict(template_kwargs or {}),
+        )
+
+    def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Result:
+        """Renders the messages with the chat template and generates the assistant's answer."""
+        prompt = self.encode_chat(messages, tools=tools, template_kwargs=template_kwargs)
+        return self._result(*self._submit(prompt, params))
+
+    def encode_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Returns the prompt ids of a chat; templates write special tokens themselves, so none are added."""
+        text = self.render(messages, tools=tools, template_kwargs=template_kwargs)
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def close(self) -> None:
+        """Aborts what runs and frees the model; a second call does nothing."""
+        self._engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _submit(self, prompt: Prompt, params: SamplingParams | None) -> tuple[Generation, tuple[int, ...]]:
+        params = params if params is not None else SamplingParams()
+        if not isinstance(params, SamplingParams):
+            raise InvalidArgumentError(f"params is {type(params).__name__}; allowed: SamplingParams")
+        # A stop string that is a special token never shows in the text, so its id is what to look for.
+        special = self.tokenizer.special_stop_ids(params.stop)
+        if special:
+            params = dataclasses.replace(
+                params, stop_token_ids=tuple(dict.fromkeys((*params.stop_token_ids, *special)))
+            )
+        if isinstance(prompt, str):
+            if not prompt:
+                raise InvalidArgumentError("the prompt is empty; give at least one character")
+            prompt = self.tokenizer.encode(prompt)
+        generation = self._engine.submit(prompt, params)
+        return generation, tuple(int(token) for token in prompt)
+
+    def _result(self, generation: Generation, prompt_ids: tuple[int, ...]) -> Result:
+        return dataclasses.replace(generation.result(), prompt_token_ids=prompt_ids)
+
+
+def _check_backend(backend: str) -> None:
+    if backend not in _BACKENDS:
+        raise InvalidArgumentError(f"backend is {backend!r}; allowed: auto, ort, or native")
+    if backend == "native":
+        raise UnsupportedError("backend 'native' is not available in this version; use auto or ort")
+
+
+def _locate(model: str | Path) -> Path:
+    path = hub.resolve(str(model))
+    if path is None:
+        raise NotFoundError(
+            f"no model {str(model)!r}: it is not a folder or file, and no alias or hub id of that name was pulled. "
+            f"Check the path, or fetch it with: onnx-genai pull {model}"
+        )
+    return path
+
+
+def _template(source: package.ModelPackage) -> ChatTemplate | None:
+    if source.chat_template.default is None:
+        return None
+    return ChatTemplate(
+        source.chat_template.default,
+        bos_token=source.special_tokens.get("bos_token"),
+        eos_token=source.special_tokens.get("eos_token"),
+    )
+
+
+def _is_single(prompts: object) -> bool:
+    if isinstance(prompts, (str, np.ndarray)):
+        return True
+    if isinstance(prompts, bytes) or not isinstance(prompts, Sequence):
+        raise InvalidArgumentError(f"prompts is {type(prompts).__name__}; allowed: str, token ids, or a list of those")
+    # An empty list is an empty batch; a list of ints is one prompt.
+    return len(prompts) > 0 and not isinstance(prompts[0], (str, bytes, Sequence, np.ndarray))
+
+
+def _params_for(
+    prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+) -> Sequence[SamplingParams | None]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * len(prompts)
+    if len(params) != len(prompts):
+        raise InvalidArgumentError(f"params has {len(params)} entries for {len(prompts)} prompts; give one for each")
+    return params

@@ -1,0 +1,329 @@
+"""Plain public data: what a caller passes in (:class:`SamplingParams`) and gets back (:class:`Result`, :class:`Chunk`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from onnx_genai.errors import InvalidArgumentError
+
+__all__ = [
+    "Choice",
+    "Chunk",
+    "FinishReason",
+    "LogitsProcessor",
+    "Result",
+    "Sampler",
+    "SamplingParams",
+    "TokenLogprob",
+    "Usage",
+]
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+"""Why a sequence ended: an EOS or stop id/string, a length limit, an abort, or an error of this sequence alone."""
+
+MAX_CHOICES = 128
+MAX_LOGPROBS = 20
+MAX_STOP_STRINGS = 64
+
+
+class LogitsProcessor(Protocol):
+    """Changes logits rows in place; called once a step for all rows of the requests that carry the same object."""
+
+    def process(self, token_ids: Sequence[npt.NDArray[np.int32]], logits: npt.NDArray[np.float32]) -> None:
+        """Changes ``logits`` in place and returns None.
+
+        Args:
+            token_ids: For each row an int32 array of the prompt and generated ids so far.
+            logits: float32 ``[rows, vocab]``, writable. ``-inf`` forbids a token; NaN and ``+inf`` are errors.
+
+        An exception ends the requests of these rows with that error; other requests go on.
+        """
+
+
+class Sampler(Protocol):
+    """Picks one id a row after the whole chain of processors; called once a step for its rows."""
+
+    def sample(
+        self, token_ids: Sequence[npt.NDArray[np.int32]], logits: npt.NDArray[np.float32]
+    ) -> Sequence[int]:
+        """Returns one id in ``[0, vocab)`` for each row.
+
+        Args:
+            token_ids: For each row an int32 array of the prompt and generated ids so far.
+            logits: float32 ``[rows, vocab]`` after all processors (filtered tokens are ``-inf``).
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How one request is sampled. Defaults mean "off"; ``temperature=0`` is greedy.
+
+    ``None`` in a field marked *package* takes the package's generation default, then the value in brackets.
+    Definitions and order of the processors: ``docs/sampling.md``.
+    """
+
+    max_new_tokens: int | None = None
+    """Tokens to make at most, >= 1; None fills the context window."""
+    min_new_tokens: int = 0
+    """EOS and stop ids are forbidden until this many tokens are made."""
+    temperature: float | None = None
+    """>= 0; 0 is greedy (argmax, ties to the lowest id). *package* [1.0]."""
+    top_k: int | None = None
+    """Keep the k highest logits (ties at the border survive); 0 is off. *package* [0]."""
+    top_p: float | None = None
+    """Keep the smallest set with probability sum >= p, in (0, 1]; 1 is off. *package* [1.0]."""
+    min_p: float | None = None
+    """Keep tokens with p >= min_p * p_max, in [0, 1]; 0 is off. *package* [0.0]."""
+    typical_p: float = 1.0
+    """Locally typical sampling, in (0, 1]; 1 is off. Source: Meister et al. 2022."""
+    top_a: float = 0.0
+    """Keep tokens with p >= top_a * p_max**2, in [0, 1]; 0 is off."""
+    mirostat: Literal[0, 2] = 0
+    """2 is mirostat version 2; 0 is off. Source: Basu et al. 2021."""
+    mirostat_tau: float = 5.0
+    """Target surprise in bits, > 0."""
+    mirostat_eta: float = 0.1
+    """Learning rate, in (0, 1]."""
+    xtc_probability: float = 0.0
+    """Chance in [0, 1] that XTC acts at a step; 0 is off."""
+    xtc_threshold: float = 0.1
+    """XTC drops all tokens with p >= threshold but the least likely of them, in (0, 0.5]."""
+    repetition_penalty: float | None = None
+    """> 0; logits of seen tokens (prompt and output) are divided if positive, else multiplied; 1 is off. *package* [1.0]."""
+    frequency_penalty: float = 0.0
+    """In [-2, 2]; subtracted once for each time the token was generated."""
+    presence_penalty: float = 0.0
+    """In [-2, 2]; subtracted if the token was generated."""
+    dry_multiplier: float = 0.0
+    """>= 0; DRY repetition penalty; 0 is off."""
+    dry_base: float = 1.75
+    """>= 1; growth of the DRY penalty for each token of match beyond the allowed length."""
+    dry_allowed_length: int = 2
+    """>= 1; repeats up to this length are free."""
+    dry_sequence_breakers: tuple[int, ...] = ()
+    """Ids that end a DRY match."""
+    no_repeat_ngram_size: int | None = None
+    """Forbid repeating an n-gram of this size (prompt and output); 0 is off. *package* [0]."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of these ids; -100 or lower practically forbids, -inf forbids."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Id sequences that may not be completed."""
+    suppress_tokens: tuple[int, ...] = ()
+    """Ids that are never made."""
+    begin_suppress_tokens: tuple[int, ...] = ()
+    """Ids that may not be the first generated token."""
+    forced_tokens: Mapping[int, int] = field(default_factory=dict)
+    """Output position (0 = first generated) to the id that must stand there."""
+    stop: tuple[str, ...] | str = ()
+    """Strings that end the text; not part of it unless ``include_stop``."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Ids that end the sequence besides EOS."""
+    include_stop: bool = False
+    """Keep the matched stop string in the text."""
+    ignore_eos: bool = False
+    """EOS ids do not end the sequence."""
+    skip_special_tokens: bool = True
+    """Leave special tokens out of the text (they stay in ``token_ids``)."""
+    seed: int | None = None
+    """In [0, 2**64); the same request with the same seed gives the same tokens in any batch. None draws one."""
+    n: int = 1
+    """Independent completions of one prompt, 1..128; the prompt is computed once."""
+    logprobs: bool = False
+    """Return the log-probability of each generated token (log-softmax of the model's own logits)."""
+    top_logprobs: int = 0
+    """Also return this many most likely alternatives, 0..20; needs ``logprobs``."""
+    logits_processors: tuple[LogitsProcessor, ...] = ()
+    """Called after the built-in penalties and before temperature."""
+    sampler: Sampler | None = None
+    """Replaces the built-in choice at the end of the chain."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        for name in (
+            "stop",
+            "stop_token_ids",
+            "bad_words",
+            "suppress_tokens",
+            "begin_suppress_tokens",
+            "dry_sequence_breakers",
+            "logits_processors",
+        ):
+            value = getattr(self, name)
+            if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+                raise InvalidArgumentError(f"{name} is {value!r}; allowed: a list or tuple")
+            object.__setattr__(self, name, tuple(value))
+        _check_int("max_new_tokens", self.max_new_tokens, low=1)
+        _check_int("min_new_tokens", self.min_new_tokens, low=0)
+        _check_real("temperature", self.temperature, low=0.0)
+        _check_int("top_k", self.top_k, low=0)
+        _check_real("top_p", self.top_p, low=0.0, high=1.0, low_open=True)
+        _check_real("min_p", self.min_p, low=0.0, high=1.0)
+        _check_real("typical_p", self.typical_p, low=0.0, high=1.0, low_open=True)
+        _check_real("top_a", self.top_a, low=0.0, high=1.0)
+        if isinstance(self.mirostat, bool) or self.mirostat not in (0, 2):
+            raise InvalidArgumentError(f"mirostat is {self.mirostat!r}; allowed: 0 (off) or 2 (version 2)")
+        _check_real("mirostat_tau", self.mirostat_tau, low=0.0, low_open=True)
+        _check_real("mirostat_eta", self.mirostat_eta, low=0.0, high=1.0, low_open=True)
+        _check_real("xtc_probability", self.xtc_probability, low=0.0, high=1.0)
+        _check_real("xtc_threshold", self.xtc_threshold, low=0.0, high=0.5, low_open=True)
+        _check_real("repetition_penalty", self.repetition_penalty, low=0.0, low_open=True)
+        _check_real("frequency_penalty", self.frequency_penalty, low=-2.0, high=2.0)
+        _check_real("presence_penalty", self.presence_penalty, low=-2.0, high=2.0)
+        _check_real("dry_multiplier", self.dry_multiplier, low=0.0)
+        _check_real("dry_base", self.dry_base, low=1.0)
+        _check_int("dry_allowed_length", self.dry_allowed_length, low=1)
+        _check_int("no_repeat_ngram_size", self.no_repeat_ngram_size, low=0)
+        _check_int("seed", self.seed, low=0, high=2**64 - 1)
+        _check_int("n", self.n, low=1, high=MAX_CHOICES)
+        _check_int("top_logprobs", self.top_logprobs, low=0, high=MAX_LOGPROBS)
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidArgumentError(f"top_logprobs is {self.top_logprobs} but logprobs is False; set logprobs=True")
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise InvalidArgumentError(f"stop has {len(self.stop)} strings; allowed: at most {MAX_STOP_STRINGS}")
+        for index, text in enumerate(self.stop):
+            if not isinstance(text, str) or not text:
+                raise InvalidArgumentError(f"stop[{index}] is {text!r}; allowed: a string that is not empty")
+        for name in ("stop_token_ids", "suppress_tokens", "begin_suppress_tokens", "dry_sequence_breakers"):
+            for token in getattr(self, name):
+                _check_int(name, token, low=0)
+        for index, word in enumerate(self.bad_words):
+            if isinstance(word, (str, bytes)) or not isinstance(word, Sequence) or not word:
+                raise InvalidArgumentError(
+                    f"bad_words[{index}] is {word!r}; allowed: a list of token ids that is not empty"
+                )
+            for token in word:
+                _check_int(f"bad_words[{index}]", token, low=0)
+        _check_mapping("logit_bias", self.logit_bias)
+        for token, bias in self.logit_bias.items():
+            _check_int("logit_bias key", token, low=0)
+            if not _is_real(bias) or math.isnan(bias) or bias == math.inf:
+                raise InvalidArgumentError(f"logit_bias[{token}] is {bias!r}; allowed: a finite number or -inf")
+        _check_mapping("forced_tokens", self.forced_tokens)
+        for position, token in self.forced_tokens.items():
+            _check_int("forced_tokens key", position, low=0)
+            _check_int(f"forced_tokens[{position}]", token, low=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Token counts of one request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    """Over all choices."""
+    cached_tokens: int = 0
+    """Prompt tokens whose KV was really reused."""
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """Log-probability of one generated token."""
+
+    token_id: int
+    token: str
+    """Text of this token alone; incomplete UTF-8 shows as U+FFFD, see ``token_bytes``."""
+    token_bytes: bytes
+    logprob: float
+    """Natural log."""
+    top: tuple[TokenLogprob, ...] = ()
+    """Most likely tokens, best first; their own ``top`` is empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One completion."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stop_reason: str | int | None = None
+    """The stop string or id that ended it; None for EOS and other reasons."""
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A finished request; ``text``, ``token_ids``, ... are those of the first choice."""
+
+    choices: tuple[Choice, ...]
+    usage: Usage
+    prompt_token_ids: tuple[int, ...] = ()
+    budget_cap: tuple[int, int] | None = None
+    """(asked, granted) new tokens when memory did not allow what was asked."""
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return self.choices[0].token_ids
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        return self.choices[0].finish_reason
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...] | None:
+        return self.choices[0].logprobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A piece of a stream. The texts of one choice's chunks join to the whole text."""
+
+    index: int
+    """Choice that the piece belongs to."""
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+    """Set on the last chunk of a choice only."""
+    stop_reason: str | int | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    usage: Usage | None = None
+    """Set on the last chunk of the request."""
+    budget_cap: tuple[int, int] | None = None
+    """Set on the last chunk of the request; see :class:`Result`."""
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, (int, float, np.floating, np.integer)) and not isinstance(value, bool)
+
+
+def _check_int(name: str, value: object, *, low: int, high: int | None = None) -> None:
+    if value is None:
+        return
+    allowed = f"a whole number >= {low}" if high is None else f"a whole number in {low}..{high}"
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise InvalidArgumentError(f"{name} is {value!r} ({type(value).__name__}); allowed: {allowed}")
+    if value < low or (high is not None and value > high):
+        raise InvalidArgumentError(f"{name} is {value}; allowed: {allowed}")
+
+
+def _check_real(name: str, value: object, *, low: float, high: float = math.inf, low_open: bool = False) -> None:
+    if value is None:
+        return
+    left = f"{'>' if low_open else '>='} {low:g}"
+    allowed = f"a finite number {left}" + ("" if high == math.inf else f" and <= {high:g}")
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
+        raise InvalidArgumentError(f"{name} is {value!r} ({type(value).__name__}); allowed: {allowed}")
+    number = float(value)
+    if not math.isfinite(number) or number < low or number > high or (low_open and number == low):
+        raise InvalidArgumentError(f"{name} is {value}; allowed: {allowed}")
+
+
+def _check_mapping(name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise InvalidArgumentError(f"{name} is {value!r}; allowed: a mapping")
