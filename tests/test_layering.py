@@ -60,7 +60,7 @@ def test_top_level_holds_only_agreed_names() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout, so build products cannot be told from files")
     listing = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        ["git", "-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
         capture_output=True,
         text=True,

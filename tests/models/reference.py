@@ -13,7 +13,7 @@ import onnxruntime as ort
 
 from tests.models.checksum import HEAD_SIZE, KV_WIDTH, NUM_KV_HEADS, ChecksumSpec, build_checksum
 
-__all__ = ["BufferDecoder", "ConcatDecoder", "Decoder", "greedy", "make_decoder", "open_session"]
+__all__ = ["BufferDecoder", "ConcatDecoder", "Decoder", "greedy", "make_decoder", "open_session", "why_not_runnable"]
 
 
 class Decoder(Protocol):
@@ -30,6 +30,17 @@ def open_session(spec: ChecksumSpec) -> ort.InferenceSession:
     options.intra_op_num_threads = 1
     options.log_severity_level = 3  # TensorScatter warns when it is not run in place
     return ort.InferenceSession(build_checksum(spec).SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def why_not_runnable(spec: ChecksumSpec) -> str | None:
+    """The reason if the installed onnxruntime is too old for the operators of `spec`, else None."""
+    if spec.opset <= 17:
+        return None
+    try:
+        open_session(spec)
+    except (ort.capi.onnxruntime_pybind11_state.NotImplemented, ort.capi.onnxruntime_pybind11_state.Fail) as error:
+        return f"onnxruntime {ort.__version__} cannot run opset {spec.opset}: {error}"
+    return None
 
 
 def make_decoder(spec: ChecksumSpec, session: ort.InferenceSession) -> Decoder:

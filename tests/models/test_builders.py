@@ -25,7 +25,15 @@ from tests.models.checksum import (
     checksum_next,
 )
 from tests.models.packages import write_checksum_package, write_scripted_package, write_table_package
-from tests.models.reference import BufferDecoder, ConcatDecoder, Decoder, greedy, make_decoder, open_session
+from tests.models.reference import (
+    BufferDecoder,
+    ConcatDecoder,
+    Decoder,
+    greedy,
+    make_decoder,
+    open_session,
+    why_not_runnable,
+)
 from tests.models.scripted import build_scripted
 from tests.models.texts import BYTE_LEVEL_SPECIALS, byte_level_tokenizer, word_level_tokenizer
 
@@ -35,12 +43,10 @@ EVEN = [[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]]
 
 def session_or_skip(spec: ChecksumSpec) -> ort.InferenceSession:
     """A session for `spec`, or a skip where the installed onnxruntime is older than the operators."""
-    try:
-        return open_session(spec)
-    except (ort.capi.onnxruntime_pybind11_state.NotImplemented, ort.capi.onnxruntime_pybind11_state.Fail) as error:
-        if spec.opset <= 17:
-            raise
-        pytest.skip(f"onnxruntime {ort.__version__} cannot run opset {spec.opset}: {error}")
+    reason = why_not_runnable(spec)
+    if reason:
+        pytest.skip(reason)
+    return open_session(spec)
 
 
 def test_checksum_next_by_hand() -> None:

@@ -100,7 +100,7 @@ def word_level(decoder: Mapping[str, Any] | None = None) -> str:
     return tokenizer_json(
         {
             "type": "WordLevel",
-            "vocab": {token: i for i, token in enumerate(tokens)} | {"far": 19},
+            "vocab": vocab,
             "unk_token": "<unk>",
         },
         decoder,

@@ -191,7 +191,6 @@ RunFrame::RunFrame(const Session& session, std::vector<std::string> inputs, std:
 }
 
 void RunFrame::run(const RunOptions& options) {
-  for (std::size_t i = 0; i < inputs_.size(); ++i) input_handles_[i] = inputs_[i].handle();
   for (std::size_t i = 0; i < outputs_.size(); ++i) output_handles_[i] = outputs_[i].handle();
   const Library& library = session_.library();
   const StatusText status = take_status(

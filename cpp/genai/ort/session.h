@@ -113,10 +113,17 @@ class RunFrame {
   std::size_t num_inputs() const { return inputs_.size(); }
   std::size_t num_outputs() const { return outputs_.size(); }
 
-  void set_input(std::size_t index, Value value) { inputs_[index] = std::move(value); }
+  void set_input(std::size_t index, Value value) {
+    inputs_[index] = std::move(value);
+    input_handles_[index] = inputs_[index].handle();
+  }
+  /// As set_input(), but the value stays the caller's and must live until the next run has ended.
+  void lend_input(std::size_t index, const Value& value) {
+    inputs_[index] = Value();
+    input_handles_[index] = value.handle();
+  }
   /// Where to write an output; an empty value lets ONNX Runtime allocate it.
   void set_output(std::size_t index, Value value) { outputs_[index] = std::move(value); }
-  const Value& input(std::size_t index) const { return inputs_[index]; }
   const Value& output(std::size_t index) const { return outputs_[index]; }
   /// Hands the output over; the next run allocates a new one.
   Value take_output(std::size_t index) { return std::move(outputs_[index]); }
@@ -131,9 +138,9 @@ class RunFrame {
   std::vector<std::string> output_names_;
   std::vector<const char*> input_name_pointers_;   ///< into input_names_
   std::vector<const char*> output_name_pointers_;  ///< into output_names_
-  std::vector<Value> inputs_;
+  std::vector<Value> inputs_;  ///< empty where lent
   std::vector<Value> outputs_;
-  std::vector<ort_abi::Value*> input_handles_;   ///< of inputs_, filled by run()
+  std::vector<ort_abi::Value*> input_handles_;   ///< of inputs_ or of what is lent
   std::vector<ort_abi::Value*> output_handles_;  ///< of outputs_, filled by run()
 };
 

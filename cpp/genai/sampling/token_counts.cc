@@ -12,10 +12,16 @@ std::size_t hash_of(TokenId token) {
   return static_cast<std::size_t>((static_cast<std::uint32_t>(token) * 0x9E3779B97F4A7C15ULL) >> 32U);
 }
 
+std::size_t common_prefix(std::span<const TokenId> a, std::span<const TokenId> b) {
+  // Nearly always `b` only grew, and equal() is much faster than mismatch().
+  if (a.size() <= b.size() && std::ranges::equal(a, b.first(a.size()))) return a.size();
+  return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
 }  // namespace
 
 void TokenCounts::update(std::span<const TokenId> tokens, std::size_t num_prompt_tokens) {
-  const auto same = static_cast<std::size_t>(std::ranges::mismatch(tokens_, tokens).in1 - tokens_.begin());
+  const std::size_t same = common_prefix(tokens_, tokens);
   for (std::size_t i = same; i < tokens_.size(); ++i) {
     Entry& entry = entry_of(tokens_[i]);
     --entry.total;

@@ -7,19 +7,10 @@
 
 namespace genai::sampling {
 
-/// Forbids `banned`. logits: float32 [vocab], changed in place. Ids outside the row are ignored.
-/// Source: transformers' SuppressTokensLogitsProcessor.
-void ban_tokens(std::span<float> logits, std::span<const TokenId> banned);
-
 /// Forbids the last id of each word whose other ids are the end of the sequence; a word of one id is always forbidden.
 /// logits: float32 [vocab], changed in place. tokens: prompt and output. Ids outside the row are ignored.
 /// Source: transformers' NoBadWordsLogitsProcessor (which lets a word alone that is just the EOS id; this does not).
 void ban_bad_words(std::span<float> logits, std::span<const TokenId> tokens,
                    std::span<const std::vector<TokenId>> words);
-
-/// Leaves `token` as the only choice, even where it was forbidden: its logit becomes 0, all others -inf.
-/// logits: float32 [vocab], changed in place. Requires: `token` is in the row.
-/// Source: transformers' ForcedBOSTokenLogitsProcessor.
-void force_token(std::span<float> logits, TokenId token);
 
 }  // namespace genai::sampling

@@ -1,0 +1,1 @@
+"""Prefill and decode of one model folder by several runtimes, same prompt ids, alternated in one run."""

@@ -1,0 +1,22 @@
+#include "genai/runner/factory.h"
+
+#include "genai/runner/copy_runner.h"
+#include "genai/runner/loaded_model.h"
+#include "genai/runner/slot_runner.h"
+
+namespace genai::runner {
+
+std::unique_ptr<ModelRunner> make_runner(const ModelSpec& spec, const RunnerOptions& options) {
+  auto model = std::make_unique<LoadedModel>(spec, options);
+  switch (spec.cache) {
+    case CacheStyle::kSlotGqa:
+    case CacheStyle::kSlotStatic:
+      return std::make_unique<SlotRunner>(std::move(model));
+    case CacheStyle::kCopy:
+    case CacheStyle::kNone:
+      return std::make_unique<CopyRunner>(std::move(model));
+  }
+  return nullptr;
+}
+
+}  // namespace genai::runner

@@ -1,0 +1,156 @@
+#include "genai/runner/loaded_model.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "genai/base/cpu.h"
+#include "genai/base/error.h"
+#include "genai/runner/step_inputs.h"
+
+namespace genai::runner {
+namespace {
+
+ort::SessionOptions session_options(const RunnerOptions& options, int intra_op_threads) {
+  ort::SessionOptions result;
+  result.intra_op_threads = intra_op_threads;
+  result.spinning = options.spinning;
+  for (const ProviderOption& provider : options.providers) {
+    if (provider.name == "cpu" || provider.name == "CPUExecutionProvider") continue;
+    result.providers.push_back({provider.name, provider.options});
+  }
+  result.config = options.session_config;
+  return result;
+}
+
+ort::Session load_session(const ort::Library& library, const ModelSpec& spec, const ort::SessionOptions& options) {
+  if (spec.model_bytes.empty()) return ort::Session(library, spec.model_path, options);
+  return ort::Session(library, {spec.model_bytes, spec.external_folder, spec.model_path}, options);
+}
+
+std::string joined(const std::vector<ort::Port>& ports) {
+  std::string names;
+  for (const ort::Port& port : ports) names += (names.empty() ? "" : ", ") + port.name;
+  return names;
+}
+
+}  // namespace
+
+LoadedModel::LoadedModel(const ModelSpec& spec, const RunnerOptions& options)
+    : spec_(spec),
+      intra_op_threads_(options.intra_op_threads > 0 ? options.intra_op_threads : usable_physical_cores()),
+      library_(ort::Library::load(options.ort_library)),
+      session_(load_session(library_, spec, session_options(options, intra_op_threads_))),
+      run_options_(library_) {
+  spec_.model_bytes.clear();
+  spec_.model_bytes.shrink_to_fit();
+  check_ports();
+  for (const KvPair& pair : spec_.kv) layouts_.emplace_back(pair, spec_.model_path);
+
+  info_.execution_provider = options.providers.empty() ? "cpu" : options.providers.front().name;
+  info_.vocab_size = spec_.vocab_size;
+  info_.context_limit = spec_.context_limit;
+  info_.intra_op_threads = intra_op_threads_;
+  for (const KvLayout& layout : layouts_) {
+    info_.kv_bytes_per_token += static_cast<std::int64_t>(layout.bytes_per_position());
+  }
+
+  const ort::Port& logits = *session_.find_output(spec_.logits);
+  takes_batches_ = logits.dims.size() == 3 && logits.dims[0] < 0 &&
+                   std::all_of(layouts_.begin(), layouts_.end(),
+                               [](const KvLayout& layout) { return layout.fixed_batch() == 0; });
+  // These inputs hold one number for all rows.
+  const bool one_length = spec_.past_sequence_length || spec_.cache_position ||
+                          (spec_.seqlens_k && spec_.seqlens_k->rank == 0);
+  takes_ragged_batches_ = takes_batches_ && !one_length;
+}
+
+void LoadedModel::check_ports() const {
+  const auto fail = [this](const std::string& why) {
+    throw Error(ErrorCode::kBadPackage, spec_.model_path + ": " + why);
+  };
+  if (spec_.vocab_size <= 0) fail("the vocabulary size is " + std::to_string(spec_.vocab_size) + "; expected > 0.");
+
+  const auto check_input = [&](const std::string& name, DType dtype) {
+    const ort::Port* const port = session_.find_input(name);
+    if (port == nullptr) fail("the graph has no input \"" + name + "\"; it has: " + joined(session_.inputs()) + ".");
+    if (port->dtype != dtype) {
+      fail("input \"" + name + "\" is " + std::string(port->dtype ? genai::name(*port->dtype) : "of another type") +
+           "; expected " + std::string(genai::name(dtype)) + ".");
+    }
+  };
+  std::vector<std::string> known = StepInputs::names(spec_);
+  for (const InputPort& port : StepInputs::ports(spec_)) check_input(port.name, port.dtype);
+  for (const KvPair& pair : spec_.kv) {
+    check_input(pair.past, pair.dtype);
+    known.push_back(pair.past);
+    if (session_.find_output(pair.present) == nullptr) {
+      fail("the graph has no output \"" + pair.present + "\"; it has: " + joined(session_.outputs()) + ".");
+    }
+  }
+  for (const ort::Port& port : session_.inputs()) {
+    if (std::find(known.begin(), known.end(), port.name) != known.end()) continue;
+    fail("the graph has an input \"" + port.name + "\" whose meaning is not known.");
+  }
+
+  const ort::Port* const logits = session_.find_output(spec_.logits);
+  if (logits == nullptr) {
+    fail("the graph has no output \"" + spec_.logits + "\"; it has: " + joined(session_.outputs()) + ".");
+  }
+  if (logits->dtype != spec_.logits_dtype) {
+    fail("output \"" + spec_.logits + "\" is not " + std::string(genai::name(spec_.logits_dtype)) + ".");
+  }
+  const std::vector<std::int64_t>& dims = logits->dims;
+  if (dims.empty() || dims.size() > 3 || (dims.back() > 0 && dims.back() != spec_.vocab_size)) {
+    fail("output \"" + spec_.logits + "\" has dims " + Dims(std::span<const std::int64_t>(dims)).text() +
+         "; expected [batch, sequence, " + std::to_string(spec_.vocab_size) + "].");
+  }
+}
+
+std::vector<std::string> LoadedModel::past_names() const {
+  std::vector<std::string> names;
+  for (const KvPair& pair : spec_.kv) names.push_back(pair.past);
+  return names;
+}
+
+std::vector<std::string> LoadedModel::output_names() const {
+  std::vector<std::string> names = {spec_.logits};
+  for (const KvPair& pair : spec_.kv) names.push_back(pair.present);
+  return names;
+}
+
+void LoadedModel::run(ort::RunFrame& frame) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto count = [&] {
+    run_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    ++num_runs_;
+  };
+  try {
+    frame.run(run_options_);
+  } catch (...) {
+    count();
+    throw;
+  }
+  count();
+}
+
+void check_plan(const StepPlan& plan, const ModelSpec& spec) {
+  for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
+    const ScheduledSequence& sequence = plan.sequences[i];
+    const std::int64_t end = sequence.num_computed_tokens + sequence.num_scheduled_tokens;
+    check(sequence.num_computed_tokens >= 0 && sequence.num_scheduled_tokens >= 1 &&
+              end <= static_cast<std::int64_t>(sequence.tokens.size()),
+          "a step plan schedules tokens that do not exist");
+    for (std::size_t j = 0; j < i; ++j) {
+      check(plan.sequences[j].id != sequence.id, "a step plan has a sequence twice");
+    }
+    for (std::int64_t t = sequence.num_computed_tokens; t < end; ++t) {
+      const TokenId token = sequence.tokens[static_cast<std::size_t>(t)];
+      if (token >= 0 && token < spec.vocab_size) continue;
+      throw Error(ErrorCode::kInvalidArgument, "token id " + std::to_string(token) + " at position " +
+                                                   std::to_string(t) + "; allowed: 0.." +
+                                                   std::to_string(spec.vocab_size - 1) + " (the model's vocabulary)");
+    }
+  }
+}
+
+}  // namespace genai::runner

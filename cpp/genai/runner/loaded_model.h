@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "genai/core/model_spec.h"
+#include "genai/ort/session.h"
+#include "genai/runner/kv_layout.h"
+#include "genai/runner/model_runner.h"
+#include "genai/runner/options.h"
+
+namespace genai::runner {
+
+/// A model in ONNX Runtime with what its decoder needs to know: what all decoders share. One thread, but for
+/// interrupt().
+class LoadedModel {
+ public:
+  /// Loads the model and compares the spec with the graph. Throws kNotFound, kBadPackage, kUnsupported, kBackend.
+  LoadedModel(const ModelSpec& spec, const RunnerOptions& options);
+
+  const ModelSpec& spec() const { return spec_; }
+  const ort::Library& library() const { return library_; }
+  const ort::Session& session() const { return session_; }
+  /// One for each of spec().kv.
+  const std::vector<KvLayout>& layouts() const { return layouts_; }
+  /// Facts that do not depend on the decoder are filled in.
+  const RunnerInfo& info() const { return info_; }
+  /// Whether several rows of different lengths may share a Run, as far as inputs and outputs tell.
+  bool takes_ragged_batches() const { return takes_ragged_batches_; }
+  /// Whether several rows of one length may share a Run.
+  bool takes_batches() const { return takes_batches_; }
+
+  /// Inputs after those of StepInputs: the pasts; outputs: the logits, then the presents.
+  std::vector<std::string> past_names() const;
+  std::vector<std::string> output_names() const;
+
+  /// Runs the model and counts the time.
+  void run(ort::RunFrame& frame);
+  std::int64_t num_runs() const { return num_runs_; }
+  double run_seconds() const { return run_seconds_; }
+
+  /// Forgets an interrupt that came while nothing ran.
+  void clear_interrupt() { run_options_.clear_terminate(); }
+  void interrupt() { run_options_.terminate(); }
+
+ private:
+  void check_ports() const;
+
+  ModelSpec spec_;
+  int intra_op_threads_;
+  const ort::Library& library_;
+  ort::Session session_;
+  ort::RunOptions run_options_;
+  std::vector<KvLayout> layouts_;
+  RunnerInfo info_;
+  bool takes_batches_ = false;
+  bool takes_ragged_batches_ = false;
+  std::int64_t num_runs_ = 0;
+  double run_seconds_ = 0.0;
+};
+
+/// Throws kInternal or kInvalidArgument unless the plan's sequences are consistent: token counts, ids within
+/// [0, vocab), no sequence twice.
+void check_plan(const StepPlan& plan, const ModelSpec& spec);
+
+}  // namespace genai::runner

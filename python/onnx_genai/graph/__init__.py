@@ -1,0 +1,18 @@
+"""ONNX graphs: what a model's ports mean, how its KV is kept, and rewrites. With ``convert`` the only user of onnx."""
+
+from __future__ import annotations
+
+from onnx_genai.graph.contract import CacheStyle, ConstantInput, DType, GraphContract, InputPort, KvPair
+from onnx_genai.graph.describe import describe
+from onnx_genai.graph.io import resolve
+
+__all__ = [
+    "CacheStyle",
+    "ConstantInput",
+    "DType",
+    "GraphContract",
+    "InputPort",
+    "KvPair",
+    "describe",
+    "resolve",
+]

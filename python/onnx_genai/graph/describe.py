@@ -1,0 +1,64 @@
+"""A contract in plain values, for ``show``: :func:`describe`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnx_genai.graph.contract import CacheStyle, GraphContract, InputPort
+
+__all__ = ["describe"]
+
+_DECODERS = {
+    CacheStyle.SLOT_GQA: "slot (past and present share one buffer)",
+    CacheStyle.SLOT_STATIC: "slot (static cache)",
+    CacheStyle.COPY: "copy (present is a new tensor each step)",
+    CacheStyle.NONE: "none (the whole text runs again each step)",
+}
+_PORTS = (
+    "input_ids",
+    "attention_mask",
+    "position_ids",
+    "seqlens_k",
+    "total_sequence_length",
+    "past_sequence_length",
+    "cache_position",
+    "use_cache_branch",
+    "write_indices",
+    "nonpad_kv_seqlen",
+)
+
+
+def describe(contract: GraphContract) -> dict[str, Any]:
+    """Returns what the graph is and how it is driven, in values that JSON can hold.
+
+    Keys: model, decoder, why, ports, kv, logits, vocab_size, context_limit, context_source, max_batch, rewrite,
+    external_files, notes.
+    """
+    ports: dict[str, str] = {}
+    for role in _PORTS:
+        port = getattr(contract, role)
+        if isinstance(port, InputPort):
+            ports[role] = f"{port.name} ({port.dtype.value}, rank {port.rank})"
+    for constant in contract.constants:
+        ports[constant.port.name] = f"always {constant.value} ({constant.port.dtype.value})"
+    kv: dict[str, Any] = {"tensors": len(contract.kv)}
+    if contract.kv:
+        first = contract.kv[0]
+        kv["dtype"] = first.dtype.value
+        kv["shape"] = [None if size < 0 else size for size in first.dims]
+        kv["uniform"] = all((pair.dims, pair.dtype) == (first.dims, first.dtype) for pair in contract.kv)
+    return {
+        "model": str(contract.model_path),
+        "decoder": _DECODERS[contract.cache],
+        "why": contract.cache_reason,
+        "ports": ports,
+        "kv": kv,
+        "logits": f"{contract.logits} ({contract.logits_dtype.value})",
+        "vocab_size": contract.vocab_size or None,
+        "context_limit": contract.context_limit or None,
+        "context_source": contract.context_source or None,
+        "max_batch": contract.max_batch or None,
+        "rewrite": contract.rewrite_reason,
+        "external_files": [str(path) for path in contract.external_files],
+        "notes": list(contract.notes),
+    }

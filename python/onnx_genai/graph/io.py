@@ -1,0 +1,262 @@
+"""Works out how a package's graph is to be driven: :func:`resolve`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+
+from onnx_genai.errors import PackageError, UnsupportedError
+from onnx_genai.graph import names
+from onnx_genai.graph.contract import CacheStyle, DType, GraphContract, InputPort
+from onnx_genai.graph.index import GraphIndex, dims_of, dtype_of, shape_text, symbols_of
+from onnx_genai.graph.kv import Cache, find_cache
+from onnx_genai.graph.last_logits import last_logits, logits_width
+from onnx_genai.graph.limits import graph_limits
+from onnx_genai.graph.ports import PortFinder
+from onnx_genai.graph.skeleton import Skeleton, load
+from onnx_genai.package import ContextLimit, IoRoles, ModelPackage
+
+__all__ = ["resolve"]
+
+_LOGITS_DTYPES = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+_ENCODER_OUTPUTS = ("last_hidden_state", "sentence_embedding", "token_embeddings", "pooler_output", "embeddings")
+
+
+def resolve(package: ModelPackage, *, last_logits: bool = True) -> GraphContract:
+    """Reads the graph of a package and returns how to drive it.
+
+    Roles come from the package where it declares them, else from the graph's port names, shapes and operators; never
+    from the name of the model.
+
+    Args:
+        package: What :func:`onnx_genai.package.read` returned.
+        last_logits: Rewrite the graph, in memory, so that a prompt computes the logits of its last position only.
+
+    Raises:
+        PackageError: The file is broken or weights are missing, a declared port does not exist, or an input has no
+            known role.
+        UnsupportedError: An operator, cache layout or kind of model that cannot run yet.
+        NotFoundError: The graph file has gone.
+    """
+    path = package.model_path
+    try:
+        skeleton = load(path, root=package.root)
+        contract = _contract(package, skeleton)
+        return _rewritten(contract, skeleton) if last_logits else contract
+    except UnicodeDecodeError as error:
+        raise PackageError(f"{path}: holds a name that is not UTF-8 ({error}). Download the file again.") from error
+
+
+def _contract(package: ModelPackage, skeleton: Skeleton) -> GraphContract:
+    path, io = skeleton.path, package.io
+    index = GraphIndex(skeleton.model.graph)
+    finder = PortFinder(index, path, io.source or str(path))
+
+    def declared(name: str | None, role: str) -> str | None:
+        return finder.declared(name, role, strict=io.strict)
+
+    input_ids = finder.token_port(declared(io.input_ids, "token ids"))
+    mask = finder.mask_port(declared(io.attention_mask, "attention mask"))
+    positions = finder.position_port(declared(io.position_ids, "positions"))
+    seqlens = finder.length_port(declared(io.seqlens_k, "key lengths"), names.SEQLENS_K, "key lengths")
+    total = finder.length_port(declared(io.total_sequence_length, "total length"), names.TOTAL_LENGTH, "total length")
+    past_name = declared(io.past_sequence_length, "past length")
+    past_length = finder.length_port(past_name, names.PAST_LENGTH, "past length")
+    roles = io.static_cache
+    indices = finder.length_port(
+        declared(roles.write_indices if roles else None, "write indices"), names.WRITE_INDICES, "write indices"
+    )
+    kv_length = finder.length_port(
+        declared(roles.kv_sequence_length if roles else None, "KV length"), names.KV_LENGTH, "KV length"
+    )
+    cache_position = finder.length_port(None, names.CACHE_POSITION, "cache positions")
+    use_cache = finder.flag_port()
+    constants = finder.constants()
+    batch_symbol = symbols_of(index.inputs[input_ids.name])[0]
+    cache = find_cache(finder, io, package.kv, batch_symbol)
+    by_use = finder.lengths_by_use()
+    indices = indices or by_use.get("write_indices")
+    kv_length = kv_length or by_use.get("nonpad_kv_seqlen")
+    finder.fail_foreign()
+    _check_cache(cache, path, indices, kv_length, mask)
+    logits = _logits(index, io, cache, package, path)
+    contract = GraphContract(
+        model_path=path,
+        external_folder=skeleton.folder,
+        cache=cache.style,
+        input_ids=input_ids,
+        attention_mask=mask,
+        position_ids=positions,
+        seqlens_k=seqlens or by_use.get("seqlens_k"),
+        total_sequence_length=total or by_use.get("total_sequence_length"),
+        past_sequence_length=past_length,
+        cache_position=cache_position,
+        use_cache_branch=use_cache,
+        write_indices=indices,
+        nonpad_kv_seqlen=kv_length,
+        constants=constants,
+        kv=cache.pairs,
+        logits=logits.name,
+        logits_dtype=dtype_of(logits) or DType.FLOAT32,
+        max_batch=_max_batch(index, [input_ids, mask, positions], cache, logits, path),
+        cache_reason=cache.reason,
+        external_files=skeleton.external_files,
+    )
+    return _with_facts(contract, package, skeleton, cache)
+
+
+def _check_cache(
+    cache: Cache, path: Path, indices: InputPort | None, kv_length: InputPort | None, mask: InputPort | None
+) -> None:
+    if cache.style is not CacheStyle.SLOT_STATIC:
+        if indices is not None:
+            raise PackageError(
+                f"{path}: has the input {indices.name}, but no cache that is written at given positions. Declare "
+                "model.io.static_cache in inference_metadata.yaml."
+            )
+        return
+    if indices is None:
+        raise PackageError(
+            f"{path}: has a static cache ({cache.pairs[0].past}), but no input that says where to write. Declare "
+            "model.io.static_cache.write_indices_input in inference_metadata.yaml."
+        )
+    if kv_length is None and mask is None:
+        raise PackageError(
+            f"{path}: has a static cache ({cache.pairs[0].past}), but no input that says how much of it is valid. "
+            "Declare model.io.static_cache.kv_sequence_length_input in inference_metadata.yaml."
+        )
+
+
+def _logits(
+    index: GraphIndex, io: IoRoles, cache: Cache, package: ModelPackage, path: Path
+) -> onnx.ValueInfoProto:
+    """Returns the logits output: declared, by name, or the only output that has the right shape."""
+    name = io.logits
+    if name is not None and name not in index.outputs:
+        if io.strict:
+            raise PackageError(
+                f"{io.source}: declares the output {name!r} as logits, but {path.name} does not have it; its outputs "
+                f"are {', '.join(list(index.outputs)[:8])}"
+            )
+        name = None
+    name = name or next((usual for usual in names.LOGITS if usual in index.outputs), None)
+    if name is None:
+        taken = {pair.present for pair in cache.pairs} | {io.hidden}
+        fits = [
+            key
+            for key, value in index.outputs.items()
+            if key not in taken and dtype_of(value) in _LOGITS_DTYPES and _may_be_logits(value, package.vocab_size)
+        ]
+        if len(fits) != 1 or fits[0] in _ENCODER_OUTPUTS:
+            raise _no_logits(index, fits, path)
+        name = fits[0]
+    value = index.outputs[name]
+    dims = dims_of(value)
+    if dims is not None and len(dims) != 3:
+        raise UnsupportedError(
+            f"{path}: output {name} has the shape {shape_text(value)}; this version reads logits of the shape "
+            "[batch, sequence, vocab]. A classifier or a step model of another runtime cannot generate text here."
+        )
+    if value.type.tensor_type.elem_type != 0 and dtype_of(value) not in _LOGITS_DTYPES:
+        allowed = ", ".join(item.value for item in _LOGITS_DTYPES)
+        raise PackageError(f"{path}: output {name} (logits) has no float type; expected {allowed}")
+    return value
+
+
+def _may_be_logits(value: onnx.ValueInfoProto, vocab_size: int | None) -> bool:
+    dims = dims_of(value)
+    if dims is None or len(dims) != 3:
+        return False
+    return dims[-1] < 0 or vocab_size is None or dims[-1] >= vocab_size
+
+
+def _no_logits(index: GraphIndex, fits: list[str], path: Path) -> Exception:
+    encoder = next((name for name in _ENCODER_OUTPUTS if name in index.outputs), None)
+    if encoder is not None:
+        return UnsupportedError(
+            f"{path}: has the output {encoder} and no logits: an encoder or embedding model; this version runs "
+            "single-graph text decoders only."
+        )
+    why = f"{len(fits)} outputs could be them ({', '.join(fits)})" if fits else "no output of the shape [b, s, vocab]"
+    return PackageError(
+        f"{path}: cannot tell the logits: {why}; the outputs are {', '.join(list(index.outputs)[:8])}. Declare them as "
+        "model.io.logits_output in inference_metadata.yaml."
+    )
+
+
+def _max_batch(
+    index: GraphIndex, ports: list[InputPort | None], cache: Cache, logits: onnx.ValueInfoProto, path: Path
+) -> int:
+    """Static batch dimension of any port; 0 if all are symbolic."""
+    sizes: dict[int, str] = {}
+    for port in ports:
+        if port is not None and port.rank == 2:
+            dims = dims_of(index.inputs[port.name])
+            if dims is not None and dims[0] > 0:
+                sizes[dims[0]] = port.name
+    for pair in cache.pairs:
+        if pair.dims[pair.batch_axis] > 0:
+            sizes[pair.dims[pair.batch_axis]] = pair.past
+    dims = dims_of(logits)
+    if dims is not None and dims[0] > 0:
+        sizes[dims[0]] = logits.name
+    if any(size != 1 for size in sizes):
+        size, name = next((size, name) for size, name in sizes.items() if size != 1)
+        raise UnsupportedError(
+            f"{path}: {name} has a fixed batch of {size}; this version needs a symbolic batch, or 1. Export the model "
+            "with dynamic shapes."
+        )
+    return 1 if sizes else 0
+
+
+def _with_facts(contract: GraphContract, package: ModelPackage, skeleton: Skeleton, cache: Cache) -> GraphContract:
+    """Adds vocabulary, limits and notes."""
+    notes = []
+    index = GraphIndex(skeleton.model.graph)
+    width = logits_width(skeleton, contract.logits)
+    if width and package.vocab_size and width != package.vocab_size:
+        notes.append(
+            f"the graph has logits for {width} tokens, {package.vocab_source} says {package.vocab_size}; the graph wins"
+        )
+    if contract.max_batch:
+        notes.append("the batch dimension is fixed to 1; sequences run one after another")
+    if any(symbol == "" and size == 1 for symbol, size in _sequence_dims(index, contract.logits)):
+        last_only = True
+    else:
+        last_only = any(item.port.name in names.LOGITS_TO_KEEP for item in contract.constants)
+    position = contract.position_ids.name if contract.position_ids is not None else None
+    limits = (*package.context_limits, *graph_limits(index, position, skeleton.path.name))
+    if cache.capacity:
+        limits += (ContextLimit(tokens=cache.capacity, source=f"{skeleton.path.name} static cache capacity"),)
+    limit = min(limits, key=lambda item: item.tokens, default=None)
+    return replace(
+        contract,
+        vocab_size=width or package.vocab_size or 0,
+        last_logits_only=last_only,
+        context_limit=limit.tokens if limit is not None else 0,
+        context_source=limit.source if limit is not None else "",
+        notes=tuple(notes),
+    )
+
+
+def _sequence_dims(index: GraphIndex, logits: str) -> list[tuple[str, int]]:
+    value = index.outputs[logits]
+    dims = dims_of(value)
+    return [(symbols_of(value)[1], dims[1])] if dims is not None and len(dims) == 3 else []
+
+
+def _rewritten(contract: GraphContract, skeleton: Skeleton) -> GraphContract:
+    if contract.last_logits_only:
+        return replace(contract, rewrite_reason="the graph computes the logits of the last position only")
+    rewrite = last_logits(skeleton, contract.logits)
+    if not rewrite.model_bytes:
+        return replace(contract, rewrite_reason=rewrite.reason)
+    return replace(
+        contract,
+        model_bytes=rewrite.model_bytes,
+        external_folder=rewrite.folder,
+        last_logits_only=True,
+        rewrite_reason=rewrite.reason,
+    )

@@ -1,0 +1,7 @@
+"""Chat templates with Hugging Face semantics: messages in, prompt text out."""
+
+from __future__ import annotations
+
+from onnx_genai.template.chat_template import ChatTemplate
+
+__all__ = ["ChatTemplate"]

@@ -1,0 +1,372 @@
+"""Chat templates as Hugging Face renders them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import jinja2
+from jinja2.exceptions import SecurityError, TemplateSyntaxError
+
+from onnx_genai.errors import InvalidArgumentError, PackageError
+from onnx_genai.template.jinja2_engine import Jinja2Engine, TemplateLimitError, TemplateRefusalError
+from onnx_genai.template.messages import ContentForms, checked_messages, fit_content, plain_copy
+from onnx_genai.template.minijinja_engine import MinijinjaEngine, is_portable, is_portable_value
+
+__all__ = ["ChatTemplate"]
+
+_TESTS_NONE = re.compile(r"content['\"\]\)]*\s+is\s+(?:not\s+)?none\b", re.IGNORECASE)
+_TEXT_PROBE = "\u27e8text probe\u27e9"
+_PARTS_PROBE = "\u27e8parts probe\u27e9"
+_FINAL_MARK = "\u27e8final message ends here\u27e9"
+_MAX_MESSAGE = 300
+
+
+def _now() -> datetime:
+    return datetime.now().astimezone()
+
+
+class ChatTemplate:
+    """A package's chat template: messages in, prompt text out. Immutable; safe from any thread.
+
+    The text is the one that Hugging Face's ``apply_chat_template`` gives: trimmed and left-stripped blocks, loop
+    controls, ``tojson`` without HTML escapes, ``raise_exception``, ``strftime_now``, Python's string and dict methods.
+    In addition a content given as parts reaches templates that only print texts, and a text reaches templates that
+    only print parts; ``content: null`` is an empty text unless the template tests for none; ``developer`` is
+    ``system`` for templates that do not know it.
+
+    A template is first parsed when it is first rendered, so a broken one does not keep a package from loading.
+
+    Example:
+        >>> template = ChatTemplate("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}")
+        >>> template.render([{"role": "user", "content": "Hi"}])
+        '<|user|>Hi'
+    """
+
+    def __init__(
+        self,
+        source: str | Mapping[str, str],
+        *,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+        special_tokens: Mapping[str, str] | None = None,
+        name: str = "chat template",
+        clock: Callable[[], datetime] | None = None,
+    ) -> None:
+        """Takes the Jinja source.
+
+        Args:
+            source: The template, or named templates. Of those ``tool_use`` renders requests with tools, ``default``
+                the others.
+            bos_token: Text that the template sees as ``bos_token``; None leaves it undefined.
+            eos_token: The same for ``eos_token``.
+            special_tokens: Further names and texts (``pad_token``, ``unk_token``, ...).
+            name: What error texts call it, such as the file and key.
+            clock: Time for ``strftime_now``; None is the local time.
+
+        Raises:
+            InvalidArgumentError: ``source`` is no text and no mapping of texts, or is empty.
+        """
+        named = {"default": source} if isinstance(source, str) else source
+        if not isinstance(named, Mapping) or not named or not all(isinstance(text, str) for text in named.values()):
+            raise InvalidArgumentError(f"source is {source!r:.80}; allowed: a template text or named template texts")
+        stated = {"bos_token": bos_token, "eos_token": eos_token}
+        self._tokens = {**(special_tokens or {}), **{key: text for key, text in stated.items() if text is not None}}
+        self._clock = clock or _now
+        self._templates = {
+            key: _Template(text, name if key == "default" else f"{name} {key!r}", self._tokens, self._clock)
+            for key, text in named.items()
+        }
+        self._name = name
+
+    @classmethod
+    def from_package(cls, root: Path) -> ChatTemplate | None:
+        """Reads the template of a model folder.
+
+        ``chat_template.jinja`` (with ``additional_chat_templates/*.jinja``) goes before ``chat_template`` in
+        ``tokenizer_config.json`` (a text, or a list of named ones), and that before ``chat_template.json``.
+
+        Returns:
+            The template; None when the folder has none.
+
+        Raises:
+            PackageError: A file cannot be read or has a wrong type; names file and key.
+        """
+        root = Path(root)
+        config = _read_json(root / "tokenizer_config.json")
+        special = {**_token_texts(_read_json(root / "special_tokens_map.json")), **_token_texts(config)}
+        path = root / "chat_template.jinja"
+        source: str | dict[str, str]
+        if path.is_file():
+            source = {"default": _read_text(path)}
+            for extra in sorted((root / "additional_chat_templates").glob("*.jinja")):
+                source[extra.stem] = _read_text(extra)
+            return cls(source, special_tokens=special, name=str(path))
+        for path, document in (
+            (root / "tokenizer_config.json", config),
+            (root / "chat_template.json", _read_json(root / "chat_template.json")),
+        ):
+            if document.get("chat_template") is not None:
+                source = _named_templates(document["chat_template"], path)
+                return cls(source, special_tokens=special, name=f"{path} chat_template")
+        return None
+
+    @property
+    def source(self) -> str:
+        """Jinja source of the default template (of the only one, if it has another name)."""
+        return self._select(tools=False).source
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **template_kwargs: Any,
+    ) -> str:
+        """Prompt text of a conversation.
+
+        Args:
+            messages: At least one; each with ``role`` and whatever the template reads (``content`` as a text or a list
+                of parts, ``tool_calls``, ``name``, ...).
+            tools: Tool descriptions as the template expects them (usually OpenAI's objects).
+            documents: Documents for templates that use them.
+            add_generation_prompt: End with the header of the assistant's turn.
+            continue_final_message: End inside the last message, so that its text is continued; no header follows, and
+                ``add_generation_prompt`` is not looked at.
+            **template_kwargs: Further variables of the template, such as ``enable_thinking``.
+
+        Raises:
+            InvalidArgumentError: The messages are no list of messages, or the template refuses or cannot take them.
+            PackageError: The template itself is broken; names the line.
+        """
+        template = self._select(tools=bool(tools))
+        copies = fit_content(checked_messages(messages), template.forms())
+        if continue_final_message:
+            _mark_end(copies[-1], len(copies) - 1)
+        variables = {
+            **self._tokens,
+            **{key: plain_copy(value, f"template_kwargs.{key}") for key, value in template_kwargs.items()},
+            "messages": copies,
+            "tools": _checked_objects("tools", tools),
+            "documents": _checked_objects("documents", documents),
+            "add_generation_prompt": add_generation_prompt and not continue_final_message,
+        }
+        text = template.render(variables)
+        return _cut_at_mark(text) if continue_final_message else text
+
+    def _select(self, *, tools: bool) -> _Template:
+        if tools and "tool_use" in self._templates:
+            return self._templates["tool_use"]
+        if "default" in self._templates:
+            return self._templates["default"]
+        if len(self._templates) == 1:
+            return next(iter(self._templates.values()))
+        raise PackageError(f"{self._name}: no template is named 'default'; there are: {', '.join(self._templates)}")
+
+
+class _Template:
+    """One template text with its engines, made when first needed. Making them twice in a race does no harm."""
+
+    def __init__(self, source: str, name: str, tokens: Mapping[str, str], clock: Callable[[], datetime]) -> None:
+        self.source = source
+        self._name = name
+        self._tokens = tokens
+        self._clock = clock
+        self._engines: tuple[Jinja2Engine, MinijinjaEngine | None] | None = None
+        self._forms: ContentForms | None = None
+
+    def forms(self) -> ContentForms:
+        """Found by rendering two short conversations: what is printed is taken."""
+        if self._forms is None:
+            text = self._prints(_TEXT_PROBE, _TEXT_PROBE)
+            parts = self._prints([{"type": "text", "text": _PARTS_PROBE}], _PARTS_PROBE)
+            self._forms = ContentForms(
+                # A template that refuses even the simplest conversation is given texts.
+                text=text or not parts,
+                parts=parts,
+                tests_none=_TESTS_NONE.search(self.source) is not None,
+                knows_developer="developer" in self.source,
+            )
+        return self._forms
+
+    def _prints(self, content: object, probe: str) -> bool:
+        variables: dict[str, object] = {
+            **self._tokens,
+            "messages": [{"role": "user", "content": content}],
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": True,
+        }
+        try:
+            text = self.render(variables)
+        except InvalidArgumentError:
+            return False
+        # A list printed as Python writes it is not taken, it is a fault of the caller.
+        return probe in text and f"'{probe}'" not in text and f'"{probe}"' not in text
+
+    def render(self, variables: Mapping[str, Any]) -> str:
+        reference, fast = self._parse()
+        if fast is not None and all(map(is_portable_value, variables.values())):
+            text = fast.render(variables)
+            if text is not None:
+                return text
+        try:
+            return reference.render(variables)
+        except TemplateRefusalError as error:
+            raise InvalidArgumentError(
+                f"the chat template refuses the messages: {_short(error)} ({self._place(error)})"
+            ) from error
+        except TemplateLimitError as error:
+            raise InvalidArgumentError(
+                f"the chat template does too much on these messages: {_short(error)} ({self._place(error)})"
+            ) from error
+        except SecurityError as error:
+            raise PackageError(
+                f"the chat template does what a template may not do: {_short(error)} ({self._place(error)})"
+            ) from error
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+            raise InvalidArgumentError(
+                f"the chat template cannot take these messages: {_short(error)} ({self._place(error)}); "
+                "check their roles and content, and the variables it expects"
+            ) from error
+        except (RecursionError, MemoryError) as error:
+            raise InvalidArgumentError(
+                f"the chat template does too much on these messages: {type(error).__name__} ({self._place(error)})"
+            ) from error
+
+    def _parse(self) -> tuple[Jinja2Engine, MinijinjaEngine | None]:
+        if self._engines is None:
+            try:
+                reference = Jinja2Engine(self.source, clock=self._clock)
+            except TemplateSyntaxError as error:
+                raise PackageError(f"{self._name}: line {error.lineno}: {_short(error.message)}") from error
+            except RecursionError as error:
+                raise PackageError(f"{self._name}: is nested too deeply") from error
+            fast = MinijinjaEngine(self.source, clock=self._clock) if is_portable(reference.tree) else None
+            self._engines = (reference, fast)
+        return self._engines
+
+    def _place(self, error: BaseException) -> str:
+        line = _template_line(error.__traceback__)
+        return self._name if line is None else f"{self._name}, line {line}"
+
+
+def _template_line(traceback: TracebackType | None) -> int | None:
+    """The innermost template line of a traceback that jinja2 has rewritten."""
+    line = None
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == "<template>":
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    return line
+
+
+def _short(error: object) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= _MAX_MESSAGE else text[: _MAX_MESSAGE - 3] + "..."
+
+
+def _checked_objects(name: str, value: object) -> list[Any] | None:
+    if value is None:
+        return None
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
+        raise InvalidArgumentError(f"{name} is a {type(value).__name__}; allowed: a list of objects")
+    for index, item in enumerate(value):
+        if not isinstance(item, Mapping):
+            raise InvalidArgumentError(f"{name}[{index}] is a {type(item).__name__}; allowed: an object")
+    copy: list[Any] = plain_copy(value, name)
+    return copy
+
+
+def _mark_end(message: dict[str, Any], index: int) -> None:
+    """Puts the mark, and a blank that shows whether the template strips, at the end of a message's last text."""
+    content = message.get("content")
+    if isinstance(content, str):
+        message["content"] = f"{content}{_FINAL_MARK} "
+        return
+    if isinstance(content, list) and content and content[-1]["type"] == "text":
+        content[-1]["text"] = f"{content[-1]['text']}{_FINAL_MARK} "
+        return
+    raise InvalidArgumentError(
+        f"continue_final_message needs a text to continue, but messages[{index}].content is {content!r:.80}; "
+        "end with a message whose content is (or ends with) a text"
+    )
+
+
+def _cut_at_mark(text: str) -> str:
+    place = text.rfind(_FINAL_MARK)
+    if place < 0:
+        raise InvalidArgumentError(
+            "continue_final_message is not possible: the chat template leaves the last message out of the prompt; "
+            "set continue_final_message=False"
+        )
+    kept = text[:place]
+    stripped = not text.startswith(_FINAL_MARK + " ", place)
+    return kept.rstrip() if stripped else kept
+
+
+def _named_templates(value: object, path: Path) -> str | dict[str, str]:
+    """The two forms that ``chat_template`` has in tokenizer_config.json."""
+    if isinstance(value, str):
+        return value
+    entries = (
+        value
+        if isinstance(value, list)
+        else [{"name": key, "template": text} for key, text in value.items()]
+        if isinstance(value, Mapping)
+        else None
+    )
+    if not entries:
+        raise PackageError(
+            f"{path}: chat_template is a {type(value).__name__}; expected a text or a list of named ones"
+        )
+    named: dict[str, str] = {}
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, Mapping) or not all(isinstance(entry.get(key), str) for key in ("name", "template")):
+            raise PackageError(f"{path}: chat_template[{index}] needs the texts 'name' and 'template'")
+        named[entry["name"]] = entry["template"]
+    return named
+
+
+def _token_texts(document: Mapping[str, Any]) -> dict[str, str]:
+    """``bos_token`` and the like, written as a text or as ``{"content": ...}``."""
+    texts = {}
+    for key, value in document.items():
+        if isinstance(value, Mapping):
+            value = value.get("content")
+        if key.endswith("_token") and isinstance(value, str):
+            texts[key] = value
+    return texts
+
+
+def _read_text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PackageError(f"{path} cannot be read: {error.strerror or error}") from error
+    if data.startswith(b"version https://git-lfs"):
+        raise PackageError(f"{path} is a Git LFS pointer, not the file itself; run `git lfs pull` in the folder")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PackageError(f"{path}: not UTF-8 at byte {error.start}") from error
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        document = json.loads(_read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise PackageError(f"{path}: not valid JSON ({_short(error)}); expected an object") from error
+    if not isinstance(document, Mapping):
+        raise PackageError(f"{path}: the top level is a {type(document).__name__}; expected an object")
+    return document

@@ -1,0 +1,95 @@
+"""Fixtures that all tests share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import pytest
+
+from tests.models.checksum import CHECKSUM_STYLES, ChecksumSpec
+from tests.models.packages import write_checksum_package, write_scripted_package, write_table_package
+from tests.models.reference import why_not_runnable
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class _PackageShelf:
+    """Writes each package once a session."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: dict[str, Path] = {}
+
+    def get(self, write: Callable[..., Path], subject: Any, options: dict[str, Any]) -> Path:
+        key = repr((write.__name__, subject, sorted(options.items())))
+        if key not in self._made:
+            self._made[key] = write(self._folder / f"package_{len(self._made)}", subject, **options)
+        return self._made[key]
+
+
+@pytest.fixture(scope="session")
+def _package_shelf(tmp_path_factory: pytest.TempPathFactory) -> _PackageShelf:
+    return _PackageShelf(tmp_path_factory.mktemp("packages"))
+
+
+@pytest.fixture(scope="session")
+def checksum_package(_package_shelf: _PackageShelf) -> Callable[..., Path]:
+    """``checksum_package(style, **options)``: folder of a checksum model, read-only; see `write_checksum_package`.
+
+    Skips the test if the installed onnxruntime is too old for the style.
+    """
+
+    def get(style: str | ChecksumSpec, **options: Any) -> Path:
+        reason = why_not_runnable(CHECKSUM_STYLES[style] if isinstance(style, str) else style)
+        if reason:
+            pytest.skip(reason)
+        return _package_shelf.get(write_checksum_package, style, options)
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def scripted_package(_package_shelf: _PackageShelf) -> Callable[..., Path]:
+    """``scripted_package(script, **options)``: folder of a model that says `script`; see `write_scripted_package`."""
+
+    def get(script: str | Sequence[int], **options: Any) -> Path:
+        return _package_shelf.get(write_scripted_package, script, options)
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def table_package(_package_shelf: _PackageShelf) -> Callable[..., Path]:
+    """``table_package(logits, **options)``: folder of a model with a row of logits for each last id."""
+
+    def get(logits: npt.NDArray[Any], **options: Any) -> Path:
+        return _package_shelf.get(write_table_package, logits.tolist(), options)
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def shared_cases() -> Path:
+    """The folder of packages that others made, which stands beside the checkout where there is one."""
+    folder = Path(os.environ.get("ONNX_GENAI_TEST_CASES", ROOT.parent / "shared" / "cases"))
+    if not folder.is_dir():
+        pytest.skip(f"no folder {folder}; set ONNX_GENAI_TEST_CASES to the folder of the foreign test packages")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The package behind the alias smollm2; fetched once, then from the cache."""
+    from onnx_genai.errors import GenAIError
+    from onnx_genai.package import hub
+
+    try:
+        return hub.pull("smollm2")
+    except GenAIError as error:
+        if os.environ.get("ONNX_GENAI_REQUIRE_MODEL"):
+            raise
+        pytest.skip(f"the model smollm2 cannot be had here: {error}")
