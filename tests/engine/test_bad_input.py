@@ -15,6 +15,8 @@ import pytest
 from onnx_genai import LLM, SamplingParams, errors
 from tests.models.checksum import CHECKSUM_STYLES, checksum_generate
 
+pytestmark = pytest.mark.boundary
+
 GREEDY = SamplingParams(max_new_tokens=3, temperature=0, ignore_eos=True)
 
 

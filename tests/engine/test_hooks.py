@@ -12,6 +12,8 @@ import pytest
 from onnx_genai import LLM, SamplingParams, errors
 from tests.models.checksum import checksum_generate
 
+pytestmark = pytest.mark.boundary
+
 Rows = Sequence[npt.NDArray[np.int32]]
 Logits = npt.NDArray[np.float32]
 

@@ -12,6 +12,8 @@ import pytest
 from onnx_genai import LLM, Chunk, SamplingParams
 from tests.models.checksum import checksum_generate, checksum_logits
 
+pytestmark = pytest.mark.boundary
+
 TEXT = "the quick 🦊 jumps — over ‘the’ lazy dog. END of story"
 
 

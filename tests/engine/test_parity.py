@@ -10,6 +10,8 @@ import pytest
 from onnx_genai import LLM, SamplingParams
 from tests.models.checksum import CHECKSUM_STYLES, checksum_generate
 
+pytestmark = pytest.mark.boundary
+
 STYLES = sorted(CHECKSUM_STYLES)
 NEW_TOKENS = 20
 GREEDY = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0, ignore_eos=True)

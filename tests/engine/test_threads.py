@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import textwrap
@@ -16,6 +17,8 @@ import pytest
 
 from onnx_genai import LLM, SamplingParams, _core
 from tests.models.checksum import checksum_generate
+
+pytestmark = pytest.mark.boundary
 
 MIB = 1024 * 1024
 
@@ -115,6 +118,7 @@ onnxruntime.InferenceSession(folder + "/model.onnx", providers=["CPUExecutionPro
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="AddressSanitizer keeps freed memory")
 def test_resident_memory_is_flat_over_generations_and_loads(checksum_package: Callable[..., Path]) -> None:
     folder = checksum_package("gqa")
 

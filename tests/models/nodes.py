@@ -80,7 +80,19 @@ class GraphWriter:
         return self.op("Slice", tensor, start, end, self.constant([axis]))
 
     def graph(self, name: str) -> onnx.GraphProto:
+        self._name_outputs_at_their_nodes()
         return helper.make_graph(self._nodes, name, self._inputs, self._outputs, self._initializers)
+
+    def _name_outputs_at_their_nodes(self) -> None:
+        """Drops the Identity before an output where nothing else reads the tensor, as exporters write graphs."""
+        outputs = {value.name for value in self._outputs}
+        for last in [node for node in self._nodes if node.op_type == "Identity" and node.output[0] in outputs]:
+            tensor = last.input[0]
+            producer = next((node for node in self._nodes if tensor in node.output), None)
+            if producer is None or sum(_reads(node, tensor) for node in self._nodes) > 1:
+                continue
+            producer.output[:] = [last.output[0] if each == tensor else each for each in producer.output]
+            self._nodes.remove(last)
 
     def model(self, name: str, opset: int, *, contrib: bool = False) -> onnx.ModelProto:
         """The model, checked if the installed onnx knows the opset; `contrib` adds the com.microsoft operators."""
@@ -93,3 +105,9 @@ class GraphWriter:
         if opset <= onnx.defs.onnx_opset_version():
             onnx.checker.check_model(model)
         return model
+
+
+def _reads(node: onnx.NodeProto, tensor: str) -> bool:
+    """Whether the node, or a graph inside it, takes the tensor as an input."""
+    inner = [attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH]
+    return tensor in node.input or any(_reads(each, tensor) for graph in inner for each in graph.node)

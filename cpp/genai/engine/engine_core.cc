@@ -305,6 +305,8 @@ void EngineCore::step() {
   std::unordered_map<SequenceId, Error> errors;
   const StepLogits logits = execute_plan(plan, errors);
   const double executed = seconds_now();
+  // Interrupted, because the engine closes: KV is as before, so nothing is lost by leaving the plan undone.
+  if (std::ranges::any_of(errors, [](const auto& e) { return e.second.code() == ErrorCode::kAborted; })) return;
 
   sched::StepResult result;
   for (const ScheduledSequence& sequence : plan.sequences) {

@@ -78,7 +78,7 @@ class DecoderBuilder:
         self._inputs: list[ir.Value] = []
         self._outputs: list[ir.Value] = []
         self._tables: dict[str, tuple[ir.Value, ir.Value]] = {}
-        self._means: dict[tuple[str, int], ir.Value] = {}
+        self._means: dict[str, ir.Value] = {}
         self._eps = {"epsilon": spec.epsilon}
 
     def build(self) -> ir.Model:
@@ -155,7 +155,7 @@ class DecoderBuilder:
         if not form.quantized:
             product = self._nodes.one("MatMul", f"{name}/MatMul", [value, matrix.weight])
         else:
-            source = self._with_means(value, form.block) if form.block_means else value
+            source = self._with_means(value, matrix.columns, form.block) if form.block_means else value
             product = self._nodes.one(
                 "MatMulNBits",
                 f"{name}/MatMulNBits",
@@ -171,14 +171,17 @@ class DecoderBuilder:
             )
         return product if bias is None else self._nodes.one("Add", f"{name}/Add", [product, bias])
 
-    def _with_means(self, value: ir.Value, block: int) -> ir.Value:
-        """``value`` widened by the mean of each block of its last axis."""
-        key = (str(value.name), block)
-        if key not in self._means:
-            window = {"kernel_shape": [block], "strides": [block]}
-            means = self._nodes.one("AveragePool", f"{value.name}/BlockMeans", [value], window)
-            self._means[key] = self._nodes.one("Concat", f"{value.name}/WithMeans", [value, means], {"axis": -1})
-        return self._means[key]
+    def _with_means(self, value: ir.Value, columns: int, block: int) -> ir.Value:
+        """``value`` ``[batch, sequence, columns]`` widened by the mean of each block of its last axis."""
+        name = str(value.name)
+        if name not in self._means:
+            count = columns // block
+            shape = self._shape(f"constants.blocks_{count}", [0, 0, count, block])
+            axis = self._shape("constants.last_axis", [3])
+            grouped = self._nodes.one("Reshape", f"{name}/Blocks", [value, shape])
+            means = self._nodes.one("ReduceMean", f"{name}/BlockMeans", [grouped, axis], {"keepdims": 0})
+            self._means[name] = self._nodes.one("Concat", f"{name}/WithMeans", [value, means], {"axis": -1})
+        return self._means[name]
 
     def _norm(
         self, name: str, tensor: str, value: ir.Value, skip: ir.Value | None

@@ -12,7 +12,7 @@ from onnx_genai.graph.skeleton import subgraphs_of
 
 __all__ = ["GraphIndex", "Use", "attribute_int", "dims_of", "dtype_of", "symbols_of"]
 
-_DTYPES = {
+_DTYPES: dict[int, DType] = {
     onnx.TensorProto.FLOAT: DType.FLOAT32,
     onnx.TensorProto.FLOAT16: DType.FLOAT16,
     onnx.TensorProto.BFLOAT16: DType.BFLOAT16,

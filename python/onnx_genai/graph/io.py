@@ -43,15 +43,15 @@ def resolve(package: ModelPackage, *, last_logits: bool = True) -> GraphContract
     path = package.model_path
     try:
         skeleton = load(path, root=package.root)
-        contract = _contract(package, skeleton)
-        return _rewritten(contract, skeleton) if last_logits else contract
+        index = GraphIndex(skeleton.model.graph)
+        contract = _contract(package, skeleton, index)
+        return _rewritten(contract, skeleton, index) if last_logits else contract
     except UnicodeDecodeError as error:
         raise PackageError(f"{path}: holds a name that is not UTF-8 ({error}). Download the file again.") from error
 
 
-def _contract(package: ModelPackage, skeleton: Skeleton) -> GraphContract:
+def _contract(package: ModelPackage, skeleton: Skeleton, index: GraphIndex) -> GraphContract:
     path, io = skeleton.path, package.io
-    index = GraphIndex(skeleton.model.graph)
     finder = PortFinder(index, path, io.source or str(path))
 
     def declared(name: str | None, role: str) -> str | None:
@@ -104,7 +104,7 @@ def _contract(package: ModelPackage, skeleton: Skeleton) -> GraphContract:
         cache_reason=cache.reason,
         external_files=skeleton.external_files,
     )
-    return _with_facts(contract, package, skeleton, cache)
+    return _with_facts(contract, package, index, cache)
 
 
 def _check_cache(
@@ -129,9 +129,7 @@ def _check_cache(
         )
 
 
-def _logits(
-    index: GraphIndex, io: IoRoles, cache: Cache, package: ModelPackage, path: Path
-) -> onnx.ValueInfoProto:
+def _logits(index: GraphIndex, io: IoRoles, cache: Cache, package: ModelPackage, path: Path) -> onnx.ValueInfoProto:
     """Returns the logits output: declared, by name, or the only output that has the right shape."""
     name = io.logits
     if name is not None and name not in index.outputs:
@@ -211,11 +209,11 @@ def _max_batch(
     return 1 if sizes else 0
 
 
-def _with_facts(contract: GraphContract, package: ModelPackage, skeleton: Skeleton, cache: Cache) -> GraphContract:
+def _with_facts(contract: GraphContract, package: ModelPackage, index: GraphIndex, cache: Cache) -> GraphContract:
     """Adds vocabulary, limits and notes."""
     notes = []
-    index = GraphIndex(skeleton.model.graph)
-    width = logits_width(skeleton, contract.logits)
+    name = contract.model_path.name
+    width = logits_width(index, contract.logits)
     if width and package.vocab_size and width != package.vocab_size:
         notes.append(
             f"the graph has logits for {width} tokens, {package.vocab_source} says {package.vocab_size}; the graph wins"
@@ -227,9 +225,9 @@ def _with_facts(contract: GraphContract, package: ModelPackage, skeleton: Skelet
     else:
         last_only = any(item.port.name in names.LOGITS_TO_KEEP for item in contract.constants)
     position = contract.position_ids.name if contract.position_ids is not None else None
-    limits = (*package.context_limits, *graph_limits(index, position, skeleton.path.name))
+    limits = (*package.context_limits, *graph_limits(index, position, name))
     if cache.capacity:
-        limits += (ContextLimit(tokens=cache.capacity, source=f"{skeleton.path.name} static cache capacity"),)
+        limits += (ContextLimit(tokens=cache.capacity, source=f"{name} static cache capacity"),)
     limit = min(limits, key=lambda item: item.tokens, default=None)
     return replace(
         contract,
@@ -247,10 +245,10 @@ def _sequence_dims(index: GraphIndex, logits: str) -> list[tuple[str, int]]:
     return [(symbols_of(value)[1], dims[1])] if dims is not None and len(dims) == 3 else []
 
 
-def _rewritten(contract: GraphContract, skeleton: Skeleton) -> GraphContract:
+def _rewritten(contract: GraphContract, skeleton: Skeleton, index: GraphIndex) -> GraphContract:
     if contract.last_logits_only:
         return replace(contract, rewrite_reason="the graph computes the logits of the last position only")
-    rewrite = last_logits(skeleton, contract.logits)
+    rewrite = last_logits(skeleton, index, contract.logits)
     if not rewrite.model_bytes:
         return replace(contract, rewrite_reason=rewrite.reason)
     return replace(

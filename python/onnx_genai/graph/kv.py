@@ -261,19 +261,29 @@ def _why_not_shared(index: GraphIndex, pairs: tuple[KvPair, ...]) -> str | None:
     for pair in pairs:
         uses = index.uses[pair.past]
         if len(uses) != 1 or _key(uses[0][0]) != _GQA:
-            readers = sorted({node.op_type for node, _ in uses}) or ["nothing"]
-            return f"{pair.past} is read by {', '.join(readers)}, which makes a new present each step"
+            readers = ", ".join(sorted({node.op_type for node, _ in uses})) or "no operator"
+            return f"{pair.past} is read by {readers}, so that present is a new tensor each step"
         node, position = uses[0]
         output = _PAST_TO_PRESENT[_GQA].get(position)
-        if output is None or output >= len(node.output) or node.output[output] != pair.present:
-            return f"{pair.present} is not the present of the attention that reads {pair.past}"
-        if index.uses[pair.present]:
-            return f"{pair.present} is also read inside the graph"
+        if output is None or output >= len(node.output) or not _leads_to(index, node.output[output], pair.present):
+            return f"{pair.present} is not, or not only, the present of the attention that reads {pair.past}"
         if len(pair.dims) != 4 or pair.batch_axis != 0 or pair.sequence_axis != 2:
             return f"{pair.past} is not laid out as [batch, heads, past, head_dim]"
         if attribute_int(node, "sliding_window_cache", 0):
             return f"the attention that reads {pair.past} keeps a window-sized cache"
     return None
+
+
+def _leads_to(index: GraphIndex, name: str, output: str) -> bool:
+    """True if a value is that graph output, or reaches it through Identity nodes, and nothing else reads it."""
+    for _ in range(4):
+        uses = index.uses[name]
+        if name == output:
+            return not uses
+        if len(uses) != 1 or uses[0][0].op_type != "Identity" or name in index.outputs:
+            return False
+        name = uses[0][0].output[0]
+    return False
 
 
 def _static_matches(finder: PortFinder, io: IoRoles) -> list[_Match]:
@@ -362,7 +372,7 @@ def _scatter_axis(finder: PortFinder, name: str, rank: int) -> int:
             mode = next((a.s for a in node.attribute if a.name == "mode"), b"linear")
             if mode != b"linear":
                 raise UnsupportedError(
-                    f"{finder.path}: the cache input {name} is written in the mode {mode.decode('utf-8', 'replace')!r}; "
+                    f"{finder.path}: the cache input {name} is written in the mode {mode.decode('utf-8', 'replace')}; "
                     "this version drives linear caches only"
                 )
             axis = attribute_int(node, "axis", -2)

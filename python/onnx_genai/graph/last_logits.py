@@ -49,38 +49,36 @@ class _Cut:
     outputs: list[onnx.ValueInfoProto] = field(default_factory=list)
 
 
-def last_logits(skeleton: Skeleton, logits: str) -> Rewrite:
+def last_logits(skeleton: Skeleton, index: GraphIndex, logits: str) -> Rewrite:
     """Returns the model with logits of the last position only, [batch, 1, vocab].
 
     Walks back from the logits over element-wise operators to the matrix product that makes them, and slices its data
-    input. Anything else is left alone: the result is then empty and says why. Nothing is written to disk.
+    input. Anything else is left alone: the result is then empty and says why. Nothing is written to disk. On success
+    ``skeleton.model``, which ``index`` was made of, is the rewritten model.
 
     The rows are those of the full graph: bit-equal for the integer parts; for float kernels that sum in another order
     when there is one row, equal to rounding (and exactly what a decode step of the full graph gives).
     """
-    model = onnx.ModelProto()
-    model.CopyFrom(skeleton.model)
+    model = skeleton.model
     try:
-        cuts = _find_cuts(model.graph, logits, {})
-        names = _relocate(model, skeleton)
+        if len(dims_of(index.outputs[logits]) or ()) != 3:
+            raise _NotRecognisedError(f"{logits} does not state the shape [batch, sequence, vocab]")
+        cuts = _find_cuts(index, logits, {})
+        if any(tensor.data_location == onnx.TensorProto.EXTERNAL for f in model.functions for tensor in _function(f)):
+            raise _NotRecognisedError("a function holds large constants")
+        folder = _relocate(model, skeleton)
     except _NotRecognisedError as why:
         return Rewrite(folder=skeleton.folder, reason=f"all logits are computed: {why}")
+    reason = f"only the last position reaches {cuts[0].node.op_type} {cuts[0].node.name}".rstrip()
     for number, cut in enumerate(cuts):
         _insert_slice(cut, number)
     _lift_constants(model.graph)
-    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for f in model.functions for tensor in _function(f)):
-        return Rewrite(folder=skeleton.folder, reason="all logits are computed: a function holds large constants")
-    kind = cuts[0].node.op_type
-    return Rewrite(
-        model_bytes=model.SerializeToString(),
-        folder=names,
-        reason=f"only the last position reaches {kind} {cuts[0].node.name}".rstrip(),
-    )
+    return Rewrite(model_bytes=model.SerializeToString(), folder=folder, reason=reason)
 
 
-def _find_cuts(graph: onnx.GraphProto, logits: str, outer: dict[str, onnx.TensorProto]) -> list[_Cut]:
+def _find_cuts(index: GraphIndex, logits: str, outer: dict[str, onnx.TensorProto]) -> list[_Cut]:
     """Finds the data input of the last projection; one cut for each branch if an If node makes the logits."""
-    index = GraphIndex(graph)
+    graph = index.graph
     constants = {**outer, **index.initializers}
     output = index.outputs.get(logits)
     if output is None:
@@ -96,7 +94,7 @@ def _find_cuts(graph: onnx.GraphProto, logits: str, outer: dict[str, onnx.Tensor
         if node.op_type == "If" and not node.domain:
             if name != logits:
                 raise _NotRecognisedError("operators follow the If node that makes the logits")
-            return _branch_cuts(graph, node, name, constants, output)
+            return _branch_cuts(node, name, constants, output)
         position = _projection_input(index, node, constants)
         if position is not None:
             return [_Cut(graph=graph, node=node, position=position, outputs=[output])]
@@ -105,7 +103,6 @@ def _find_cuts(graph: onnx.GraphProto, logits: str, outer: dict[str, onnx.Tensor
 
 
 def _branch_cuts(
-    graph: onnx.GraphProto,
     node: onnx.NodeProto,
     name: str,
     constants: dict[str, onnx.TensorProto],
@@ -114,7 +111,7 @@ def _branch_cuts(
     place = list(node.output).index(name)
     cuts: list[_Cut] = []
     for branch in subgraphs_of(node):
-        found = _find_cuts(branch, branch.output[place].name, constants)
+        found = _find_cuts(GraphIndex(branch), branch.output[place].name, constants)
         if not found:
             raise _NotRecognisedError("a branch has no projection")
         cuts.extend(found)
@@ -138,11 +135,14 @@ def _rank(index: GraphIndex, name: str, constants: dict[str, onnx.TensorProto]) 
 
 
 def _projection_input(index: GraphIndex, node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> int | None:
-    """Index of the [batch, sequence, hidden] input of the projection; None if the node is no projection.
+    """Index of the [batch, sequence, ...] input of the projection; None if the node is no projection.
 
     The other operand must be a matrix: then the product has as many axes as its data, and axis 1 is the sequence.
     """
     domain = "" if node.domain == "ai.onnx" else node.domain
+    if domain == "" and node.op_type == "Gather":  # rows of a table, looked up by [batch, sequence]
+        first = all(attribute.i == 0 for attribute in node.attribute if attribute.name == "axis")
+        return 1 if first and _rank(index, node.input[0], constants) == 2 else None
     if domain == "" and node.op_type in ("MatMul", "MatMulInteger"):
         return 0 if _rank(index, node.input[1], constants) == 2 else None
     if domain == "com.microsoft" and node.op_type in ("MatMulNBits", "MatMulBnb4"):
@@ -170,9 +170,7 @@ def _through(index: GraphIndex, node: onnx.NodeProto, constants: dict[str, onnx.
     raise _NotRecognisedError(f"the operator {node.op_type} follows the projection")
 
 
-def _same_for_all_rows(
-    index: GraphIndex, name: str, constants: dict[str, onnx.TensorProto], depth: int = 0
-) -> bool:
+def _same_for_all_rows(index: GraphIndex, name: str, constants: dict[str, onnx.TensorProto], depth: int = 0) -> bool:
     """True for a scalar, a vector over the vocabulary, or arithmetic on such (scales of a quantized product)."""
     tensor = constants.get(name) or index.constant(name)
     if tensor is not None:
@@ -261,7 +259,8 @@ def _lift_constants(graph: onnx.GraphProto) -> None:
     for node in graph.node:
         for inner in subgraphs_of(node):
             _lift_constants(inner)
-        value = next((a.t for a in node.attribute if a.name == "value" and node.op_type == "Constant"), None)
+        constant = node.op_type == "Constant"
+        value = next((a.t for a in node.attribute if a.name == "value"), None) if constant else None
         if value is not None and value.data_location == onnx.TensorProto.EXTERNAL:
             tensor = graph.initializer.add()
             tensor.CopyFrom(value)
@@ -278,15 +277,14 @@ def _function(function: onnx.FunctionProto) -> list[onnx.TensorProto]:
     return [a.t for node in function.node for a in node.attribute if a.type == onnx.AttributeProto.TENSOR]
 
 
-def logits_width(skeleton: Skeleton, logits: str) -> int:
+def logits_width(index: GraphIndex, logits: str) -> int:
     """Width of the logits from their shape, else from the projection; 0 if neither tells."""
-    index = GraphIndex(skeleton.model.graph)
     value = index.outputs.get(logits)
     dims = dims_of(value) if value is not None else None
     if dims and dims[-1] > 0:
         return dims[-1]
     try:
-        cuts = _find_cuts(skeleton.model.graph, logits, {})
+        cuts = _find_cuts(index, logits, {})
     except _NotRecognisedError:
         return 0
     node = cuts[0].node

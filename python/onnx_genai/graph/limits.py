@@ -33,7 +33,12 @@ def graph_limits(index: GraphIndex, position_ids: str | None, file_name: str) ->
         if not table:
             continue
         tensor = index.constant(table)
-        if tensor is not None and len(tensor.dims) == 2 and tensor.dims[0] > 1 and (not best or tensor.dims[0] < best[0]):
+        if (
+            tensor is not None
+            and len(tensor.dims) == 2
+            and tensor.dims[0] > 1
+            and (not best or tensor.dims[0] < best[0])
+        ):
             best = (int(tensor.dims[0]), table)
     if best is None:
         return ()

@@ -66,11 +66,20 @@ def parse_kv_name(name: str) -> KvName | None:
 # What an input that a plain text decoder does not have says about the model.
 _FOREIGN = (
     (r"inputs_embeds|.*_embeds?|embeddings", "a decoder on embeddings, which needs the pipeline that makes them"),
-    (r"encoder_(hidden_states|outputs|attention_mask)|.*[._]cross[._].*|.*[._]encoder[._].*|cross_.*", "the decoder of an encoder-decoder pipeline"),
+    (
+        r"encoder_(hidden_states|outputs|attention_mask)|.*[._]cross[._].*|.*[._]encoder[._].*|cross_.*",
+        "the decoder of an encoder-decoder pipeline",
+    ),
     (r"pixel_.*|image_.*|.*image_features|vision_.*|image_grid_thw", "part of a vision-language pipeline"),
     (r"input_features|audio_.*|input_values|waveform", "part of an audio pipeline"),
-    (r".*(conv|ssm|recurrent|rnn)_?(state|states|cache)?([._].*|s_prev)?|.*(conv|ssm|recurrent|rnn)_state.*", "a hybrid or recurrent model, whose state is no KV cache"),
-    (r"block_table.*|cumulative_sequence_lengths|past_sequence_lengths|attention_metadata|slot_mapping", "an export for paged attention of another runtime"),
+    (
+        r".*(conv|ssm|recurrent|rnn)_?(state|states|cache)?([._].*|s_prev)?|.*(conv|ssm|recurrent|rnn)_state.*",
+        "a hybrid or recurrent model, whose state is no KV cache",
+    ),
+    (
+        r"block_table.*|cumulative_sequence_lengths|past_sequence_lengths|attention_metadata|slot_mapping",
+        "an export for paged attention of another runtime",
+    ),
     (r"beam_width|cache_indirection", "an export with beam search inside"),
     (r"sample|timestep|latent.*|noise.*", "part of a diffusion pipeline"),
     (r"hidden_states|fused_hidden|target_hidden.*|shared_kv.*", "a drafter for speculative decoding"),

@@ -108,8 +108,8 @@ class PortFinder:
             kind = names.foreign_kind(name)
             if kind is not None:
                 return UnsupportedError(
-                    f"{self.path}: input {name} shows that this is {kind}; this version runs single-graph text decoders "
-                    "only. Use a text-only export."
+                    f"{self.path}: input {name} shows that this is {kind}; this version runs single-graph text "
+                    "decoders only. Use a text-only export."
                 )
         why = f"{len(matches)} inputs could be them ({', '.join(matches)})" if matches else "no integer input of rank 2"
         return PackageError(

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
 
-from onnx_genai.errors import NotFoundError, PackageError, UnsupportedError
+from onnx_genai.errors import PackageError, UnsupportedError
 from onnx_genai.graph.wire import WireError, slim_model
+from onnx_genai.package.files import check_payload, is_file, read_bytes_head
 
 __all__ = ["Skeleton", "load", "nodes_of", "subgraphs_of"]
 
-_LFS_MARK = b"version https://git-lfs"
-
 KNOWN_DOMAINS = frozenset(
     {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training"}
-    | {"com.microsoft", "com.microsoft.experimental", "com.microsoft.nchwc", "com.microsoft.dml", "com.ms.internal.nhwc"}
+    | {
+        "com.microsoft",
+        "com.microsoft.experimental",
+        "com.microsoft.nchwc",
+        "com.microsoft.dml",
+        "com.ms.internal.nhwc",
+    }
     | {"org.pytorch.aten", "genai.runtime"}
 )
 """Domains whose operators ONNX Runtime or this package brings."""
+
+_WITH_GRAPHS = frozenset(
+    {"If", "Loop", "Scan", "SequenceMap", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"}
+)
 
 _EXTERNAL = onnx.TensorProto.EXTERNAL
 
@@ -31,7 +40,7 @@ _EXTERNAL = onnx.TensorProto.EXTERNAL
 class Skeleton:
     """An ONNX model whose large tensors are references: into other files as exported, or into ``path`` itself.
 
-    ``model`` is meant to be read; a rewrite works on a copy.
+    A rewrite changes ``model`` in place: it then describes the rewritten graph.
     """
 
     path: Path
@@ -58,26 +67,19 @@ def load(path: Path, *, root: Path | None = None) -> Skeleton:
         PackageError: Empty, cut off, a Git LFS pointer, no ONNX model, or external data missing or too short.
         UnsupportedError: A node of an unknown domain.
     """
+    check_payload(path)
     try:
-        with path.open("rb") as file:
-            head = file.read(256)
-            if not head:
-                raise PackageError(f"{path}: the file is empty. Download it again.")
-            if head.startswith(_LFS_MARK):
-                raise PackageError(_lfs_text(path))
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
-                data, inside = slim_model(buffer, path.name)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{path}: no such file") from error
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
+            data, inside = slim_model(buffer, path.name)
     except (OSError, ValueError) as error:
         raise PackageError(f"{path}: cannot be read ({error})") from error
     except WireError as error:
-        raise PackageError(_broken_text(path, head, str(error))) from error
+        raise PackageError(_broken_text(path, str(error))) from error
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
     except DecodeError as error:
-        raise PackageError(_broken_text(path, head, "a field cannot be decoded")) from error
+        raise PackageError(_broken_text(path, "a field cannot be decoded")) from error
     check_domains(model, path)
     sizes = _external_sizes(model, path)
     files = _check_external(sizes, path, root if root is not None else path.parent)
@@ -91,19 +93,12 @@ def load(path: Path, *, root: Path | None = None) -> Skeleton:
     )
 
 
-def _lfs_text(path: Path) -> str:
-    return (
-        f"{path}: this is a Git LFS pointer, not the file itself. "
-        "Run 'git lfs pull' in the folder, or download the file again."
-    )
-
-
-def _broken_text(path: Path, head: bytes, why: str) -> str:
-    size = path.stat().st_size
+def _broken_text(path: Path, why: str) -> str:
+    head = read_bytes_head(path)
     if head.lstrip()[:1] in (b"<", b"{") or head.startswith(b"ir_version:"):
         start = head[:24].decode("utf-8", "replace")
         return f"{path}: is text, not a binary ONNX model (it starts with {start!r}). Download the .onnx file again."
-    return f"{path}: is no complete ONNX model ({why}; the file has {size} bytes). Download it again."
+    return f"{path}: is no complete ONNX model ({why}; the file has {path.stat().st_size} bytes). Download it again."
 
 
 def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -116,6 +111,8 @@ def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 def subgraphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """The graphs in a node's attributes (branches of If, bodies of Loop and Scan)."""
+    if node.op_type not in _WITH_GRAPHS:  # most nodes; looking at their attributes costs more than all else
+        return
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g
@@ -160,7 +157,7 @@ def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from _node_tensors(graph.node)
 
 
-def _node_tensors(nodes: Iterator[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
     for node in nodes:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.TENSOR:
@@ -186,7 +183,9 @@ def _external_sizes(model: onnx.ModelProto, path: Path) -> dict[str, list[tuple[
         for key in ("offset", "length"):
             text = entries.get(key, "0")
             if not (text.isascii() and text.isdigit() and len(text) <= 18):
-                raise PackageError(f"{path}: tensor {tensor.name} has the external data {key} {text!r}; expected a number")
+                raise PackageError(
+                    f"{path}: tensor {tensor.name} has the external data {key} {text!r}; expected a number"
+                )
             numbers.append(int(text))
         found.setdefault(location, []).append((numbers[0], numbers[1], tensor.name))
     return found
@@ -204,16 +203,14 @@ def _check_external(sizes: dict[str, list[tuple[int, int, str]]], path: Path, ro
             )
         target = path.parent / location
         end, last = max((offset + length, tensor) for offset, length, tensor in entries)
-        if not target.is_file():
+        if not is_file(target):
             raise PackageError(
                 f"{path}: its weights are in {target}, which does not exist; expected a file of at least {end} bytes. "
                 "Download it and keep it beside the model under this name."
             )
         size = target.stat().st_size
         if size < end:
-            with target.open("rb") as file:
-                if file.read(len(_LFS_MARK)) == _LFS_MARK:
-                    raise PackageError(_lfs_text(target))
+            check_payload(target)
             raise PackageError(
                 f"{target}: has {size} bytes, but tensor {last} of {path.name} ends at byte {end}. "
                 "The download was cut off; download it again."

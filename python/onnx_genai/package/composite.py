@@ -110,7 +110,7 @@ def _kind_of(kinds: set[str], types: set[str], names: set[str], ports: set[str])
         return MASKED_DIFFUSION
     if "iterative" in kinds or "denoiser" in types:
         return DIFFUSION
-    if "nested_autoregressive" in kinds or types & {"vocoder", "speech_synthesis"} and "autoregressive" in kinds:
+    if "nested_autoregressive" in kinds or ("autoregressive" in kinds and types & {"vocoder", "speech_synthesis"}):
         return TEXT_TO_SPEECH
     if vision and audio:
         return MULTIMODAL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,8 +35,7 @@ class Fields:
     def fail(self, key: str, expected: str) -> NoReturn:
         """Raises the error for a value of the wrong type or range."""
         value = self._values.get(key)
-        text = repr(value)
-        text = text if len(text) <= 60 else text[:57] + "..."
+        text = reprlib.repr(value)
         raise PackageError(f"{self.where(key)} is {text} ({type_name(value)}); expected {expected}")
 
     def raw(self, key: str) -> Any:
@@ -124,7 +124,7 @@ class Fields:
                 raise PackageError(f"{self.where(key)} has the key {name!r} ({type_name(name)}); expected text")
         return Fields(value, self._file, f"{self._prefix}{key}.")
 
-    def keys(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         return tuple(self._values)
 
     def subs(self, key: str) -> tuple[tuple[str, Fields], ...]:
@@ -135,7 +135,7 @@ class Fields:
     def entries(self) -> tuple[tuple[str, Fields], ...]:
         """All keys of an object whose values are objects themselves."""
         found = []
-        for name in self.keys():
+        for name in self.names():
             inner = self.sub(name)
             if inner is not None:
                 found.append((name, inner))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import yaml
 
-from onnx_genai.errors import NotFoundError, PackageError, UnsupportedError
+from onnx_genai.errors import NotFoundError, PackageError
 
 __all__ = ["LFS_MARK", "PackageFolder", "check_payload", "parse_json", "parse_yaml"]
 
@@ -36,10 +35,10 @@ class PackageFolder:
                 break
 
     def resolve(self, name: str, *, origin: str) -> Path:
-        """Returns the absolute path of a file reference in the package.
+        r"""Returns the absolute path of a file reference in the package.
 
         Args:
-            name: Relative path as written, with ``/`` or ``\\``.
+            name: Relative path as written, with ``/`` or ``\``.
             origin: File and key that hold the reference, for errors.
 
         Raises:
@@ -67,7 +66,7 @@ class PackageFolder:
         """Raises PackageError if ``path`` is a link that leads out of the package folder."""
         try:
             real = path.resolve()
-        except (OSError, RuntimeError) as error:  # a cycle of links
+        except (OSError, RuntimeError, ValueError) as error:  # a cycle of links, or a name that no file can have
             raise PackageError(f"{origin}: {path} cannot be resolved ({error})") from error
         if not any(real == base or base in real.parents for base in self._allowed):
             raise PackageError(
@@ -98,6 +97,14 @@ class PackageFolder:
         return as_object(parse_json(self.text(path), path), path)
 
 
+def is_file(path: Path) -> bool:
+    """True for an existing file; False also for names that no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def read_bytes_head(path: Path, count: int = 128) -> bytes:
     """Returns the first bytes of a file; errors are typed."""
     try:
@@ -124,7 +131,7 @@ def check_payload(path: Path) -> None:
 def read_text(path: Path, *, limit: int) -> str:
     check_payload(path)
     try:
-        size = os.stat(path).st_size
+        size = path.stat().st_size
         if size > limit:
             raise PackageError(f"{path}: has {size} bytes; the limit for such a file is {limit}")
         data = path.read_bytes()
@@ -147,12 +154,21 @@ def as_object(value: Any, path: Path) -> dict[str, Any]:
     return value
 
 
+_TYPE_NAMES: dict[type, str] = {
+    bool: "a boolean",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "an object",
+}
+
+
 def type_name(value: object) -> str:
     """How a JSON or YAML value is called in errors."""
     if value is None:
         return "null"
-    names = {bool: "a boolean", int: "a whole number", float: "a number", str: "text", list: "a list", dict: "an object"}
-    return names.get(type(value), type(value).__name__)
+    return _TYPE_NAMES.get(type(value), type(value).__name__)
 
 
 def parse_json(text: str, path: Path) -> Any:
@@ -242,14 +258,9 @@ def _check_double_keys(node: yaml.MappingNode, path: Path) -> None:
 
 def require_file(path: Path, *, origin: str, root: Path) -> None:
     """Raises PackageError unless ``path`` is a readable file that is neither empty nor an LFS pointer."""
-    if not path.is_file():
+    if not is_file(path):
         present = sorted(p.name for p in path.parent.glob("*.onnx")) if path.parent.is_dir() else []
         listing = f" The folder has: {', '.join(present[:8])}." if present else ""
-        what = "is a folder" if path.is_dir() else "does not exist"
+        what = "does not exist"
         raise PackageError(f"{origin} names {path}, which {what}.{listing} Download the missing file into {root}.")
     check_payload(path)
-
-
-def unsupported(path: Path, kind: str, detail: str, fix: str) -> UnsupportedError:
-    """An error for a package that is sound but of a kind that cannot run yet."""
-    return UnsupportedError(f"{path}: this is {kind} ({detail}), which this version cannot run. {fix}")

@@ -40,9 +40,7 @@ _INPUTS_KNOWN = frozenset(
     | {"past_sequence_lengths", "block_table", "block_table_windowed", "attention_metadata", "rnn_states_prev"}
     | {"hidden_states", "per_layer_inputs"}
 )
-_OUTPUTS_KNOWN = frozenset(
-    {"output_cross_qk_names", "rnn_states", "present_conv_names", "outputs", "outputs_length"}
-)
+_OUTPUTS_KNOWN = frozenset({"output_cross_qk_names", "rnn_states", "present_conv_names", "outputs", "outputs_length"})
 _OPTIMIZATION_LEVELS = {
     "ORT_DISABLE_ALL": "disable_all",
     "ORT_ENABLE_BASIC": "basic",
@@ -198,7 +196,7 @@ def _session_options(options: Fields | None, warnings: list[str]) -> SessionOpti
     severity = options.whole("log_severity_level", low=0)
     providers = _providers(options)
     entries: dict[str, str] = {}
-    for key in options.keys():
+    for key in options.names():
         if key.startswith(_ENTRY_PREFIXES):
             entries[key] = options.text(key) or ""
     warnings.extend(options.unknown())
@@ -224,6 +222,6 @@ def _providers(options: Fields) -> tuple[ProviderOptions, ...]:
     for index, entry in enumerate(entries):
         fields = Fields(entry, Path(options.where(f"provider_options[{index}]")))
         for name, values in fields.entries():
-            settings = {key: str(values.raw(key)) for key in values.keys() if not isinstance(values.raw(key), dict)}
+            settings = {key: str(values.raw(key)) for key in values.names() if not isinstance(values.raw(key), dict)}
             found.append(ProviderOptions(name=name.lower(), options=settings))
     return tuple(found)

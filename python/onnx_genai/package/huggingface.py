@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,17 +11,22 @@ from typing import Any
 
 from onnx_genai.errors import PackageError
 from onnx_genai.package.fields import Fields
-from onnx_genai.package.files import PackageFolder
+from onnx_genai.package.files import PackageFolder, read_bytes_head
 from onnx_genai.package.generation import defaults_from
 from onnx_genai.package.model import ChatTemplateSource, ContextLimit, GenerationDefaults, KvHints
 
-__all__ = ["HfFiles", "find_token_ids", "load"]
+__all__ = ["HfFiles", "find_token_id", "find_usual_ends", "load"]
 
 # The first of these keys that config.json has gives the context length.
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len", "seq_length", "n_ctx")
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 _FALLBACK_EOS = ("<|endoftext|>", "</s>", "<eos>", "[EOS]")
-"""Looked up in the vocabulary when no file names an end-of-sequence token."""
+"""Looked up in the vocabulary when no file names an end-of-sequence token: the first one that is there."""
+_FALLBACK_TURN_END = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_text|>", "<|end_of_turn|>")
+"""Then also these, where they are special tokens: the ends of a chat turn."""
+
+
+_HEAD_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,26 +90,60 @@ def load(folder: PackageFolder) -> HfFiles:
     )
 
 
-def find_token_ids(folder: PackageFolder, tokenizer_path: Path | None, token: str | None) -> tuple[int, ...]:
-    """Returns the id of a special token given as text, or of the usual end tokens for None; empty if not found.
+def find_token_id(folder: PackageFolder, tokenizer_path: Path | None, token: str) -> int | None:
+    """Returns the id of a special token given as text, or None.
 
-    The small tokenizer_config.json is asked first; tokenizer.json may have tens of megabytes.
+    Cheap places are asked first: tokenizer.json may have tens of megabytes.
     """
-    tokenizer_config = folder.json("tokenizer_config.json")
-    if token is not None and tokenizer_config is not None:
-        added = tokenizer_config.get("added_tokens_decoder")
-        if isinstance(added, dict):
-            for key, entry in added.items():
-                if isinstance(entry, dict) and entry.get("content") == token and key.isascii() and key.isdigit():
-                    return (int(key[:18]),)
+    config = folder.json("tokenizer_config.json")
+    added = config.get("added_tokens_decoder") if config is not None else None
+    if isinstance(added, dict):
+        for key, entry in added.items():
+            if isinstance(entry, dict) and entry.get("content") == token and re.fullmatch("[0-9]{1,9}", key):
+                return int(key)
+    if tokenizer_path is None:
+        return None
+    head = _added_tokens_at_head(folder, tokenizer_path)
+    if token in head:
+        return head[token]
+    return _vocabulary(folder.json_file(tokenizer_path)).get(token)
+
+
+def find_usual_ends(folder: PackageFolder, tokenizer_path: Path | None) -> tuple[int, ...]:
+    """Returns the ids of the usual end tokens that the vocabulary has, for packages that name none."""
     if tokenizer_path is None:
         return ()
-    vocabulary = _vocabulary(folder.json_file(tokenizer_path))
-    wanted: Iterable[str] = _FALLBACK_EOS if token is None else (token,)
-    for text in wanted:
-        if text in vocabulary:
-            return (vocabulary[text],)
-    return ()
+    tokenizer = folder.json_file(tokenizer_path)
+    vocabulary = _vocabulary(tokenizer)
+    found = [vocabulary[text] for text in _FALLBACK_EOS if text in vocabulary][:1]
+    special = _added_tokens(tokenizer.get("added_tokens"), special_only=True)
+    found += [special[text] for text in _FALLBACK_TURN_END if text in special]
+    return tuple(dict.fromkeys(found))
+
+
+def _added_tokens_at_head(folder: PackageFolder, path: Path) -> dict[str, int]:
+    """Added tokens read from the start of tokenizer.json, where they usually stand; empty if they do not."""
+    folder.check_inside(path, origin=path.name)
+    text = read_bytes_head(path, _HEAD_BYTES).decode("utf-8", "ignore")
+    start = text.find('"added_tokens":')
+    if start < 0:
+        return {}
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text, text.index("[", start))
+    except (ValueError, RecursionError):  # cut off by the head; the caller then reads the whole file
+        return {}
+    return _added_tokens(value)
+
+
+def _added_tokens(entries: Any, *, special_only: bool = False) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for entry in entries if isinstance(entries, list) else ():
+        if not isinstance(entry, dict) or (special_only and entry.get("special") is not True):
+            continue
+        text, number = entry.get("content"), entry.get("id")
+        if isinstance(text, str) and type(number) is int and number >= 0:
+            found[text] = number
+    return found
 
 
 def _vocabulary(tokenizer: dict[str, Any]) -> dict[str, int]:
@@ -116,11 +157,7 @@ def _vocabulary(tokenizer: dict[str, Any]) -> dict[str, int]:
         for number, entry in enumerate(vocab):
             if isinstance(entry, list) and entry and isinstance(entry[0], str):
                 found.setdefault(entry[0], number)
-    added = tokenizer.get("added_tokens")
-    if isinstance(added, list):
-        for entry in added:
-            if isinstance(entry, dict) and isinstance(entry.get("content"), str) and type(entry.get("id")) is int:
-                found[entry["content"]] = entry["id"]
+    found.update(_added_tokens(tokenizer.get("added_tokens")))
     return found
 
 
@@ -132,7 +169,9 @@ def _fields(folder: PackageFolder, name: str) -> Fields | None:
 def _first_whole(objects: Iterable[Fields | None], keys: Iterable[str]) -> int | None:
     for fields in objects:
         for key in keys:
-            value = fields.whole(key) if fields is not None else None
+            if fields is None or isinstance(fields.raw(key), list):  # one value a layer: the graph decides
+                continue
+            value = fields.whole(key)
             if value is not None and value > 0:
                 return value
     return None

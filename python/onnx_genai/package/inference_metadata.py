@@ -237,7 +237,9 @@ def _static_cache(cache: Fields | None) -> StaticCacheRoles | None:
     lengths = {len(names) for names in lists.values()}
     if len(lengths) != 1:
         counts = ", ".join(f"{key} {len(names)}" for key, names in lists.items())
-        raise PackageError(f"{cache.where('key_cache_inputs')}: the four lists must have equal length; they have {counts}")
+        raise PackageError(
+            f"{cache.where('key_cache_inputs')}: expected four lists of equal length; they have {counts}"
+        )
     indices, length = cache.text("write_indices_input"), cache.text("kv_sequence_length_input")
     for key, value in (("write_indices_input", indices), ("kv_sequence_length_input", length)):
         if value is None:
@@ -252,9 +254,7 @@ def _static_cache(cache: Fields | None) -> StaticCacheRoles | None:
     )
 
 
-def _kv_hints(
-    top: Fields, model: Fields | None, io: Fields | None, path: Path, warnings: list[str]
-) -> KvHints:
+def _kv_hints(top: Fields, model: Fields | None, io: Fields | None, path: Path, warnings: list[str]) -> KvHints:
     cache = top.sub("kv_cache")
     attention = model.sub("attention") if model is not None else None
     dtype = cache.text("native_dtype") if cache is not None else None
@@ -288,9 +288,7 @@ def _kv_hints(
     return hints
 
 
-def _model_facts(
-    model: Fields | None, path: Path, warnings: list[str]
-) -> tuple[tuple[ContextLimit, ...], int | None]:
+def _model_facts(model: Fields | None, path: Path, warnings: list[str]) -> tuple[tuple[ContextLimit, ...], int | None]:
     if model is None:
         return (), None
     length = model.whole("max_sequence_length", low=1)

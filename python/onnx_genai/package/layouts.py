@@ -91,8 +91,7 @@ def _rank(name: str) -> tuple[int, str]:
 def choose(variants: Sequence[Variant], wanted: str | None, root: Path) -> Variant:
     """Returns the wanted variant, or the first one for None.
 
-    Args:
-        wanted: Name of a variant, its alias (``fp32`` for ``base``, ``q8`` for ``quantized``) or its file name.
+    ``wanted`` is the name of a variant, its alias (``fp32`` for ``base``, ``q8`` for ``quantized``) or its file name.
 
     Raises:
         NotFoundError: There is no such variant; the text lists those that exist.
@@ -129,7 +128,7 @@ def only_graph(root: Path, *, reason: str) -> Path:
 
 
 def data_files(model: Path) -> tuple[Path, ...]:
-    """Returns the files beside a graph that look like its external weights (``model.onnx.data``, ``model.onnx_data``)."""
+    """Returns the files beside a graph that look like its weights: ``model.onnx.data``, ``model.onnx_data_1``, ..."""
     pattern = re.compile(re.escape(model.name) + r"[._]data(_\d+)?")
     try:
         return tuple(sorted(path for path in model.parent.iterdir() if pattern.fullmatch(path.name)))

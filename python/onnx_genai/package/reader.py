@@ -8,7 +8,7 @@ from pathlib import Path
 from onnx_genai.errors import NotFoundError, PackageError, UnsupportedError
 from onnx_genai.package import composite, genai_config, huggingface, inference_metadata, layouts
 from onnx_genai.package.files import PackageFolder, check_payload, require_file
-from onnx_genai.package.huggingface import HfFiles, find_token_ids
+from onnx_genai.package.huggingface import HfFiles, find_token_id, find_usual_ends
 from onnx_genai.package.model import ContextLimit, GenerationDefaults, KvHints, ModelPackage, PackageFormat, Variant
 
 __all__ = ["read"]
@@ -57,20 +57,27 @@ def _locate(path: Path) -> tuple[Path, Path | None, Path | None]:
     except (OSError, RuntimeError, ValueError) as error:  # too long a name, no home folder, a null byte
         raise NotFoundError(f"{path!r} is no usable path ({error})") from error
     if is_folder:
-        if path.name == "onnx" and (path.parent / "config.json").is_file():
-            path = path.parent
-        return path, None, None
+        return _package_root(path), None, None
     if not is_file:
         raise NotFoundError(f"{path}: no such file or folder. Check the path, or pull the model first.")
     root = path.parent
     if path.suffix == ".onnx":
-        if root.name == "onnx" and (root.parent / "config.json").is_file():
-            root = root.parent
-        return root, path, None
+        return _package_root(root), path, None
     if path.suffix == ".gguf":
-        raise PackageError(f"{path}: is a GGUF file, not an ONNX package. Convert it: onnx-genai import {path.name} OUT")
+        raise PackageError(
+            f"{path}: is a GGUF file, not an ONNX package. Convert it with: onnx-genai import {path.name} OUT"
+        )
     known = path.name in inference_metadata.FILE_NAMES or path.name == genai_config.FILE_NAME
     return root, None, path if known else None
+
+
+def _package_root(folder: Path) -> Path:
+    """The folder itself, or its parent for the subfolder that some layouts keep their graphs in."""
+    parent = folder.parent
+    in_subfolder = folder.name == "onnx" and any(
+        (parent / name).is_file() for name in ("config.json", "tokenizer.json")
+    )
+    return parent if in_subfolder else folder
 
 
 def _refuse_model_package(folder: PackageFolder) -> None:
@@ -166,8 +173,6 @@ def _from_layout(folder: PackageFolder, graph: Path | None, wanted: str | None) 
         chosen = layouts.choose(variants, wanted, root)
         variants = (chosen, *(variant for variant in variants if variant is not chosen))
     places = [root / "tokenizer.json", variants[0].path.parent / "tokenizer.json"]
-    if variants[0].path.parent.name == "onnx":
-        places.append(variants[0].path.parent.parent / "tokenizer.json")
     return _assemble(
         folder,
         kind=kind,
@@ -271,13 +276,13 @@ def _end_tokens(
         found.update(dict.fromkeys(files.eos_token_ids))
         sources.append(files.eos_source)
     text = texts.special_tokens.get("eos_token")
-    ids = find_token_ids(home, tokenizer, text) if text is not None else ()
-    if ids:
-        found.update(dict.fromkeys(ids))
+    token = find_token_id(home, tokenizer, text) if text is not None else None
+    if token is not None:
+        found[token] = None
         sources.append("tokenizer_config.json eos_token")
     if not found:
-        found.update(dict.fromkeys(find_token_ids(home, tokenizer, None)))
-        sources.append("tokenizer.json vocabulary") if found else None
+        found.update(dict.fromkeys(find_usual_ends(home, tokenizer)))
+        sources.extend(["tokenizer.json vocabulary"] if found else [])
     return tuple(found), ", ".join(sources)
 
 

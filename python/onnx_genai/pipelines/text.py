@@ -13,7 +13,6 @@ import numpy as np
 from onnx_genai import graph, package
 from onnx_genai.engine import EngineOptions, Generation, ModelEngine, PromptIds
 from onnx_genai.errors import InvalidArgumentError, NotFoundError, UnsupportedError
-from onnx_genai.package import hub
 from onnx_genai.template import ChatTemplate
 from onnx_genai.tokenizer import Tokenizer
 from onnx_genai.types import Chunk, Result, SamplingParams
@@ -253,6 +252,10 @@ def _check_backend(backend: str) -> None:
 
 
 def _locate(model: str | Path) -> Path:
+    if Path(model).exists():
+        return Path(model)
+    from onnx_genai.package import hub  # only names need it, and its own imports take time
+
     path = hub.resolve(str(model))
     if path is None:
         raise NotFoundError(

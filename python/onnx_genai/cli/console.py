@@ -1,0 +1,115 @@
+"""The streams of the process."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+
+from onnx_genai.cli.failures import Failure
+from onnx_genai.errors import InvalidArgumentError
+
+__all__ = [
+    "drop_stdout",
+    "interruptible",
+    "note",
+    "prepare_streams",
+    "read_stdin",
+    "report_failure",
+    "report_interrupt",
+    "warn",
+    "write",
+]
+
+T = TypeVar("T")
+
+
+def prepare_streams() -> None:
+    """Makes output UTF-8 with a replacement for what cannot be encoded, whatever the console's code page is."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="replace")
+
+
+def write(text: str) -> None:
+    """Writes a piece of the product to stdout and flushes it."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """One line on stderr."""
+    click.echo(text, err=True)
+
+
+def warn(text: str) -> None:
+    note(f"warning: {text}")
+
+
+def report_failure(failure: Failure) -> None:
+    for label, text in (("What happened", failure.what), ("Why", failure.why), ("How to fix", failure.fix)):
+        click.echo(f"{click.style(label + ':', bold=True)} {text}", err=True)
+
+
+def report_interrupt() -> None:
+    if sys.stdout.isatty():
+        write("\n")
+    note("^C interrupted")
+
+
+def drop_stdout() -> None:
+    """Sends what is still to be written nowhere, so that the interpreter's last flush finds no closed pipe."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):  # not a file, as in tests
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def read_stdin() -> str:
+    """All of stdin, less one line end at its end.
+
+    Raises:
+        InvalidArgumentError: It is not UTF-8.
+    """
+    data = sys.stdin.buffer.read()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(
+            f"stdin is not UTF-8 (byte {error.start}); convert it, for example with: iconv -t UTF-8"
+        ) from error
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def interruptible(work: Callable[[], T]) -> T:
+    """Runs ``work``, which may be deep in native code for long, so that Ctrl-C ends the process at once."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
+            errors.append(error)
+
+    worker = threading.Thread(target=run, name="load", daemon=True)
+    try:
+        worker.start()
+        while worker.is_alive():
+            worker.join(timeout=0.1)
+    except KeyboardInterrupt:
+        report_interrupt()
+        sys.stderr.flush()
+        # The worker cannot be stopped, and an orderly exit would wait for it.
+        os._exit(130)
+    if errors:
+        raise errors[0]
+    return results[0]

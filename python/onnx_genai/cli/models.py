@@ -1,0 +1,56 @@
+"""The MODEL argument: where it is on this machine, and fetching it once when it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onnx_genai.cli import console
+from onnx_genai.cli.progress import fetch
+from onnx_genai.errors import NotFoundError
+from onnx_genai.package import hub
+
+__all__ = ["fetched_model", "local_model"]
+
+
+def local_model(name: str) -> Path:
+    """Folder or file of a model that is on this machine.
+
+    Raises:
+        NotFoundError: There is none; nothing is fetched.
+    """
+    path = hub.resolve(name)
+    if path is None:
+        raise _not_here(name)
+    return path
+
+
+def fetched_model(name: str, *, variant: str | None, offline: bool) -> Path:
+    """Like :func:`local_model`, but fetches a model that is named by an alias or hub id, after saying so.
+
+    Raises:
+        NotFoundError: A path that does not exist, a name that nobody knows, or ``offline`` and not fetched before.
+    """
+    path = hub.resolve(name)
+    if path is not None:
+        return path
+    if looks_like_path(name):
+        raise _not_here(name)
+    if not offline:
+        console.note(f"{name} is not on this machine yet; it is pulled once now.")
+    return fetch(name, variant=variant, offline=offline)
+
+
+def looks_like_path(name: str) -> bool:
+    """A name that can only be a path: a hub id has one slash at most, begins with no dot and ends in no file suffix."""
+    return (
+        name.startswith((".", "/", "~"))
+        or "\\" in name
+        or name.count("/") > 1
+        or name.endswith(("/", ".onnx", ".json", ".yaml", ".yml"))
+    )
+
+
+def _not_here(name: str) -> NotFoundError:
+    if looks_like_path(name):
+        return NotFoundError(f"{name} does not exist; MODEL is a model folder, a file in one, an alias or a hub id")
+    return NotFoundError(f"{name} is no folder and was not pulled yet; fetch it with: onnx-genai pull {name}")

@@ -1,0 +1,184 @@
+"""Options that several commands share, and the plain objects that they fill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from onnx_genai.cli.limits import checked_limit
+from onnx_genai.errors import InvalidArgumentError
+from onnx_genai.types import SamplingParams
+
+if TYPE_CHECKING:
+    from onnx_genai.pipelines import LLM
+
+__all__ = ["ModelOptions", "SamplingOptions", "model_options", "sampling_options", "take"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Options = TypeVar("Options", "ModelOptions", "SamplingOptions")
+
+BACKENDS = ("auto", "ort", "native")
+
+
+def _checked_backend(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if value not in BACKENDS:
+        raise click.BadParameter(f"{value!r} is no backend; choose auto, ort, or native", context, parameter)
+    return value
+
+
+_MODEL_OPTIONS = (
+    click.option("--ep", default="cpu", show_default=True, help="Execution provider of ONNX Runtime."),
+    click.option(
+        "--backend", callback=_checked_backend, default="auto", show_default=True, help="auto, ort, or native."
+    ),
+    click.option("--variant", help="Which of several graphs to take: q4, fp16, ..."),
+    click.option("--max-context", type=click.IntRange(min=1), metavar="TOKENS", help="Bound on prompt and answer."),
+    click.option(
+        "--vram-limit", callback=checked_limit, default="auto", help="Memory on the device: auto, 8GiB, 0.9, bytes."
+    ),
+    click.option(
+        "--host-ram-limit", callback=checked_limit, default="auto", help="Memory on the host, in the same words."
+    ),
+    click.option("--threads", type=click.IntRange(min=1), help="Threads that compute; default: the physical cores."),
+    click.option("--offline", is_flag=True, help="Never use the network."),
+)
+_SAMPLING_OPTIONS = (
+    click.option("--max-new-tokens", type=click.IntRange(min=1), metavar="N", help="Default: fill the context."),
+    click.option("--temperature", type=float, help="Above 0 samples; 0 is greedy."),
+    click.option("--top-p", type=float, help="Sample from the smallest set with this probability; 1 is off."),
+    click.option("--top-k", type=int, help="Sample from the k most likely tokens; 0 is off."),
+    click.option(
+        "--min-p", type=float, help="Sample from tokens with this share of the best one's probability; 0 is off."
+    ),
+    click.option("--greedy", is_flag=True, help="Always take the most likely token (the default)."),
+    click.option("--no-greedy", is_flag=True, help="Sample, with the package's defaults."),
+    click.option("--seed", type=int, help="The same seed gives the same answer."),
+    click.option("--repetition-penalty", type=float, help="Above 1 makes seen tokens less likely."),
+    click.option("--frequency-penalty", type=float, help="In -2..2, for each time a token was generated."),
+    click.option("--presence-penalty", type=float, help="In -2..2, for tokens that were generated."),
+    click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends the answer; may be given again."),
+    click.option("--n", type=click.IntRange(min=1), default=1, show_default=True, help="Number of answers."),
+    click.option("--logprobs", type=int, metavar="N", help="Log-probabilities, with the N most likely alternatives."),
+)
+
+
+def model_options(command: Command) -> Command:
+    """Adds the options of :class:`ModelOptions` to a command."""
+    return _with(_MODEL_OPTIONS, command)
+
+
+def sampling_options(command: Command) -> Command:
+    """Adds the options of :class:`SamplingOptions` to a command."""
+    return _with(_SAMPLING_OPTIONS, command)
+
+
+def take(kind: type[Options], values: Mapping[str, Any]) -> Options:
+    """The object of this kind that the values of the command line fill."""
+    return kind(**{field.name: values[field.name] for field in fields(kind)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """How a model is found and loaded."""
+
+    ep: str
+    backend: str
+    variant: str | None
+    max_context: int | None
+    vram_limit: str
+    host_ram_limit: str
+    threads: int | None
+    offline: bool
+
+    def open(self, path: Path) -> LLM:
+        """Loads the model in ``path``."""
+        from onnx_genai.pipelines import LLM
+
+        return LLM(
+            path,
+            ep=self.ep,
+            backend=self.backend,
+            variant=self.variant,
+            vram_limit=self.vram_limit,
+            host_ram_limit=self.host_ram_limit,
+            max_context=self.max_context,
+            threads=self.threads,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """How an answer is sampled, as written on the command line; None where nothing was said."""
+
+    max_new_tokens: int | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    greedy: bool
+    no_greedy: bool
+    seed: int | None
+    repetition_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    stop: tuple[str, ...]
+    n: int
+    logprobs: int | None
+
+    @property
+    def is_greedy(self) -> bool:
+        """The last rule that applies wins: greedy; a sampling option; --no-greedy; --greedy; temperature 0."""
+        mode = not (
+            (self.temperature is not None and self.temperature > 0)
+            or self.top_p is not None
+            or (self.top_k is not None and self.top_k > 0)
+            or (self.min_p is not None and self.min_p > 0)
+        )
+        if self.no_greedy:
+            mode = False
+        if self.greedy:
+            mode = True
+        return mode or self.temperature == 0
+
+    def params(self, *, package_temperature: float | None = None) -> SamplingParams:
+        """The parameters for a package whose default temperature is ``package_temperature``.
+
+        Raises:
+            click.UsageError: A value is out of range, or two options exclude each other.
+        """
+        if self.greedy and self.no_greedy:
+            raise click.UsageError("--greedy and --no-greedy exclude each other; give one of them")
+        temperature = self.temperature
+        if self.is_greedy:
+            temperature = 0.0 if temperature is None or temperature > 0 else temperature
+        elif temperature is None and not package_temperature:
+            # The package says greedy or nothing, but sampling was asked for.
+            temperature = 1.0
+        try:
+            return SamplingParams(
+                max_new_tokens=self.max_new_tokens,
+                temperature=temperature,
+                top_p=self.top_p,
+                top_k=self.top_k,
+                min_p=self.min_p,
+                seed=self.seed,
+                repetition_penalty=self.repetition_penalty,
+                frequency_penalty=self.frequency_penalty or 0.0,
+                presence_penalty=self.presence_penalty or 0.0,
+                stop=self.stop,
+                n=self.n,
+                logprobs=self.logprobs is not None,
+                top_logprobs=self.logprobs or 0,
+            )
+        except InvalidArgumentError as error:
+            raise click.UsageError(str(error)) from error
+
+
+def _with(options: tuple[Callable[[Any], Any], ...], command: Command) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command

@@ -1,0 +1,136 @@
+"""``onnx-genai show``: what a package is and how it would run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from onnx_genai.cli import console
+from onnx_genai.cli.models import local_model
+
+if TYPE_CHECKING:
+    from onnx_genai.package import GenerationDefaults, ModelPackage
+
+__all__ = ["show"]
+
+
+@click.command()
+@click.argument("model")
+@click.option("--variant", help="Which of several graphs to look at.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def show(model: str, variant: str | None, as_json: bool) -> None:
+    """Print what MODEL is: files, inputs and outputs, decoder, limits, defaults, and what is odd about it.
+
+    No weights are loaded and nothing is fetched.
+    """
+    from onnx_genai.pipelines import inspect
+
+    package, graph = inspect(local_model(model), variant=variant)
+    facts = _facts(package, graph)
+    if as_json:
+        console.write(json.dumps(facts, ensure_ascii=False, indent=2) + "\n")
+    else:
+        console.write("".join(f"{line}\n" for line in _lines(facts)))
+
+
+def _facts(package: ModelPackage, graph: dict[str, Any]) -> dict[str, Any]:
+    """Everything that is shown, in values that JSON can hold."""
+    template = package.chat_template
+    return {
+        "directory": str(package.root),
+        "format": package.format,
+        "model_type": package.model_type,
+        "model_file": str(package.model_path),
+        "variant": package.variant,
+        "variants": [{"name": variant.name, "path": str(variant.path)} for variant in package.variants],
+        "external_files": graph["external_files"],
+        "tokenizer": None if package.tokenizer_path is None else str(package.tokenizer_path),
+        "chat_template": {
+            "source": template.source or None,
+            "names": [*(["default"] if template.default is not None else []), *template.named],
+        },
+        "decoder": graph["decoder"],
+        "decoder_reason": graph["why"],
+        "rewrite": graph["rewrite"],
+        "ports": {**graph["ports"], "logits": graph["logits"]},
+        "kv": graph["kv"],
+        "max_batch": graph["max_batch"],
+        "vocab_size": graph["vocab_size"],
+        "context_limit": graph["context_limit"],
+        "context_source": graph["context_source"],
+        "eos_token_ids": list(package.eos_token_ids),
+        "eos_source": package.eos_source or None,
+        "special_tokens": dict(package.special_tokens),
+        "generation_defaults": _defaults(package.generation),
+        "required_capabilities": list(package.required_capabilities),
+        "warnings": [*package.warnings, *graph["notes"]],
+    }
+
+
+def _defaults(generation: GenerationDefaults) -> dict[str, Any]:
+    values = dataclasses.asdict(generation)
+    return {key: value for key, value in values.items() if value is not None and value != ""}
+
+
+def _lines(facts: dict[str, Any]) -> Iterable[str]:
+    yield from _known(
+        facts,
+        (
+            ("directory", "model directory"),
+            ("format", "format"),
+            ("model_type", "model type"),
+            ("model_file", "model file"),
+        ),
+    )
+    if len(facts["variants"]) > 1:
+        names = (
+            f"{each['name']} *" if each["name"] == facts["variant"] else each["name"] for each in facts["variants"]
+        )
+        yield f"variants: {', '.join(names)}"
+    if facts["external_files"]:
+        yield f"weight files: {', '.join(facts['external_files'])}"
+    yield f"tokenizer: {facts['tokenizer'] or '(none)'}"
+    template = facts["chat_template"]
+    yield f"chat template: {', '.join(template['names']) or '(none)'}" + _from(template["source"])
+    yield f"decoder: {facts['decoder']}"
+    yield from _known(facts, (("decoder_reason", "  because"), ("rewrite", "  graph")))
+    yield "inputs and outputs:"
+    for role, port in facts["ports"].items():
+        yield f"  {role}: {port}"
+    yield f"kv cache: {_kv(facts['kv'])}"
+    if facts["max_batch"]:
+        yield f"largest batch: {facts['max_batch']}"
+    yield f"vocabulary: {facts['vocab_size'] or 'unknown'}"
+    yield f"context limit: {facts['context_limit'] or 'unknown'}" + _from(facts["context_source"])
+    yield f"eos ids: {', '.join(map(str, facts['eos_token_ids'])) or '(none)'}" + _from(facts["eos_source"])
+    defaults = dict(facts["generation_defaults"])
+    source = defaults.pop("source", None)
+    yield f"generation defaults: {', '.join(f'{key}={value}' for key, value in defaults.items()) or '(none)'}" + _from(
+        source
+    )
+    if facts["required_capabilities"]:
+        yield f"required capabilities: {', '.join(facts['required_capabilities'])}"
+    for warning in facts["warnings"]:
+        yield f"warning: {warning}"
+
+
+def _known(facts: dict[str, Any], rows: Iterable[tuple[str, str]]) -> Iterable[str]:
+    for key, label in rows:
+        if facts[key]:
+            yield f"{label}: {facts[key]}"
+
+
+def _from(source: str | None) -> str:
+    return f" (from {source})" if source else ""
+
+
+def _kv(kv: dict[str, Any]) -> str:
+    if not kv["tensors"]:
+        return "(none)"
+    shape = ", ".join("*" if size is None else str(size) for size in kv["shape"])
+    others = "" if kv["uniform"] else "; some differ"
+    return f"{kv['tensors']} tensors of {kv['dtype']} [{shape}]{others}"

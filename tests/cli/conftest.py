@@ -1,0 +1,62 @@
+"""Fixtures of the command-line tests."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import onnx_genai.pipelines
+from onnx_genai.cli import main
+from tests.cli.fake_llm import FakeLLM, Script
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The outcome of one command line."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """``run(*arguments, stdin=None, terminal=False)``: runs a command line in this process."""
+
+    def go(*arguments: object, stdin: bytes | None = None, terminal: bool = False) -> Ran:
+        with monkeypatch.context() as patch:
+            if stdin is not None:
+                patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+            if terminal:
+                for stream in (sys.stdin, sys.stdout):
+                    patch.setattr(stream, "isatty", lambda: True, raising=False)
+            code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Ran(code, captured.out, captured.err)
+
+    return go
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Script:
+    """What the fake model says; the real LLM is replaced by it."""
+    script = Script()
+    monkeypatch.setattr(FakeLLM, "script", script, raising=False)
+    monkeypatch.setattr(onnx_genai.pipelines, "LLM", FakeLLM)
+    return script
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder that exists; nobody reads it."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    return folder

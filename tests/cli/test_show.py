@@ -1,0 +1,87 @@
+"""The command ``show``: facts of a package, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+
+def test_show_prints_format_files_decoder_and_limits(run: Run, scripted_package: Callable[..., Path]) -> None:
+    folder = scripted_package("Hello")
+
+    ran = run("show", folder)
+
+    lines = dict(line.split(": ", 1) for line in ran.out.splitlines() if ": " in line)
+    assert (ran.code, ran.err) == (0, "")
+    assert lines["model directory"] == str(folder)
+    assert lines["format"] == "optimum"
+    assert lines["model file"] == str(folder / "model.onnx")
+    assert lines["tokenizer"] == str(folder / "tokenizer.json")
+    assert lines["chat template"].startswith("default")
+    assert lines["decoder"]
+    assert lines["  because"]
+    assert lines["context limit"] == "4096 (from config.json max_position_embeddings)"
+    assert lines["eos ids"].split()[0].isdigit()
+
+
+def test_show_given_json_prints_one_object(run: Run, scripted_package: Callable[..., Path]) -> None:
+    folder = scripted_package("Hello")
+
+    ran = run("show", folder, "--json")
+
+    facts = json.loads(ran.out)
+    assert facts["directory"] == str(folder)
+    assert facts["context_limit"] == 4096
+    assert facts["chat_template"]["names"] == ["default"]
+    assert facts["eos_token_ids"]
+    assert set(facts["ports"]) >= {"input_ids", "logits"}
+    assert facts["warnings"] == []
+
+
+def test_show_given_a_file_in_the_folder_shows_the_folder(run: Run, scripted_package: Callable[..., Path]) -> None:
+    folder = scripted_package("Hello")
+
+    assert run("show", folder / "config.json").out == run("show", folder).out
+
+
+@pytest.mark.parametrize("style", ["gqa", "static", "packed", "merged"])
+def test_show_given_each_cache_style_names_decoder_and_kv(
+    run: Run, checksum_package: Callable[..., Path], style: str
+) -> None:
+    facts = json.loads(run("show", checksum_package(style), "--json").out)
+
+    assert facts["decoder"].split()[0] == ("copy" if style in {"packed", "merged"} else "slot")
+    assert facts["decoder_reason"]
+    assert facts["kv"]["tensors"] > 0
+
+
+def test_show_given_a_folder_without_a_model_names_what_is_missing(run: Run, tmp_path: Path) -> None:
+    ran = run("show", tmp_path)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert str(tmp_path) in ran.err
+    assert ".onnx" in ran.err
+
+
+@pytest.mark.parametrize("name", ["./missing", "/no/such/folder", "a/b/c"])
+def test_show_given_a_missing_path_fetches_nothing(run: Run, name: str) -> None:
+    ran = run("show", name)
+
+    assert (ran.code, ran.out) == (1, "")
+    assert f"{name} does not exist" in ran.err
+
+
+def test_show_given_a_name_that_was_not_pulled_says_how_to_fetch_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnx_genai.package import hub
+
+    monkeypatch.setattr(hub, "resolve", lambda _name: None)
+
+    ran = run("show", "owner/name")
+
+    assert ran.code == 1
+    assert "onnx-genai pull owner/name" in ran.err
