@@ -22,7 +22,7 @@ CPP_SOLE_USERS: dict[str, tuple[str, ...]] = {
     "llguidance*": ("cpp/genai/grammar/*",),
     "*intrin.h": ("cpp/genai/kernels/*", "cpp/genai/sampling/kernels.cc"),
     "arm_*.h": ("cpp/genai/kernels/*", "cpp/genai/sampling/kernels.cc"),
-    "doctest*": ("cpp/genai/*_test.cc", "cpp/bindings/*_test.cc", "cpp/tests/*"),
+    "doctest*": ("cpp/genai/*_test.cc", "cpp/genai/*/test_*.h", "cpp/bindings/*_test.cc", "cpp/tests/*"),
 }
 
 # Foreign Python module -> the places in the package that may import it. "none": nobody.

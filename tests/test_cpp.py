@@ -1,17 +1,22 @@
 """Builds the C++ tests and runs each floor's executable as one test.
 
 ``ONNX_GENAI_CPP_PRESET`` chooses the CMake preset (default ``debug``), so that a build which exists already, such as
-``asan``, is used instead.
+``asan``, is used instead. Tests that need ONNX Runtime or a model find them by ``GENAI_ORT_LIBRARY`` and
+``GENAI_TEST_MODELS``, which are set here.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from tests.models.__main__ import write_all
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = sorted({path.parent.name for path in (ROOT / "cpp" / "genai").glob("*/*_test.cc")})
@@ -41,14 +46,31 @@ def _find_doctest() -> Path | None:
     return None
 
 
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def _run(command: list[str], environment: Mapping[str, str] | None = None) -> None:
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
 
 
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    models = tmp_path_factory.mktemp("models")
+    write_all(models)
+    return {"GENAI_TEST_MODELS": str(models), "GENAI_ORT_LIBRARY": str(_ort_library())}
+
+
+def _ort_library() -> Path:
+    spec = importlib.util.find_spec("onnxruntime")
+    assert spec is not None
+    assert spec.origin is not None
+    (library,) = (Path(spec.origin).parent / "capi").glob("libonnxruntime.so.*")
+    return library
+
+
 @pytest.mark.parametrize("floor", FLOORS)
-def test_cpp_floor(build_folder: Path, floor: str) -> None:
-    _run([str(next(build_folder.rglob(f"genai_{floor}_test")))])
+def test_cpp_floor(build_folder: Path, environment: Mapping[str, str], floor: str) -> None:
+    _run([str(next(build_folder.rglob(f"genai_{floor}_test")))], environment)
 
 
 @pytest.mark.slow

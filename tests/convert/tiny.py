@@ -7,6 +7,7 @@ converters apply. ``tests/golden/make_convert.py`` loads the same checkpoints in
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -45,10 +46,36 @@ class Tiny:
     """Tensors of rotary factors."""
 
 
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+"""Rotary scaling as published checkpoints of Llama 3 give it."""
+
+
+def llama3_factors(base: float, size: int) -> tuple[float, ...]:
+    """The divisors that a GGUF converter writes for :data:`LLAMA3`."""
+    out = []
+    for index in range(0, size, 2):
+        turns = LLAMA3["original_max_position_embeddings"] / (2 * math.pi * base ** (index / size))
+        low, high = LLAMA3["low_freq_factor"], LLAMA3["high_freq_factor"]
+        share = min(max((turns - low) / (high - low), 0.0), 1.0)
+        out.append(1 / ((1 - share) / LLAMA3["factor"] + share))
+    return tuple(out)
+
+
+LONGROPE = Tiny(
+    arch="phi3",
+    context=64,
+    tied=False,
+    keys={"{arch}.rope.scaling.original_context_length": 16},
+    factors={
+        "rope_factors_short": (1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7),
+        "rope_factors_long": (1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5),
+    },
+)
+
 TINY: dict[str, Tiny] = {
     "llama": Tiny(arch="llama", tied=False),
     "llama-tied": Tiny(arch="llama", head_dim=32, heads=2, kv_heads=1),
-    "llama3": Tiny(arch="llama", rope_base=500000.0, factors={"rope_freqs": (1, 1, 1.5, 2, 3, 4, 6, 8)}),
+    "llama3": Tiny(arch="llama", factors={"rope_freqs": llama3_factors(10000.0, 16)}),
     "llama-linear": Tiny(arch="llama", keys={"{arch}.rope.scaling.type": "linear", "{arch}.rope.scaling.factor": 4.0}),
     "smollm3": Tiny(arch="smollm3", layers=4),
     "qwen2": Tiny(arch="qwen2", biases=True),
@@ -65,19 +92,18 @@ TINY: dict[str, Tiny] = {
     ),
     "qwen3": Tiny(arch="qwen3", head_dim=32, tied=False),
     "phi3": Tiny(arch="phi3", window=8, tied=False),
-    "phi3-longrope": Tiny(
-        arch="phi3",
-        context=64,
-        tied=False,
-        keys={"{arch}.rope.scaling.original_context_length": 16},
-        factors={
-            "rope_factors_short": (1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7),
-            "rope_factors_long": (1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5),
-        },
-    ),
+    "phi3-longrope": LONGROPE,
+    "phi3-long": LONGROPE,
     "gemma2": Tiny(arch="gemma2", layers=4, window=8, epsilon=1e-6, head_dim=32),
     "gemma3": Tiny(arch="gemma3", layers=7, window=8, epsilon=1e-6, rope_base=1000000.0, head_dim=32),
 }
+
+
+def golden_ids(name: str) -> list[int]:
+    """The prompt of the golden logits: within the short context for ``phi3-longrope``, beyond it for ``phi3-long``."""
+    count = 16 if name == "phi3-longrope" else 24
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    return [int(value * TINY[name].vocab) for value in rng.random(count)]
 
 
 def is_gemma(tiny: Tiny) -> bool:

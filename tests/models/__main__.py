@@ -9,14 +9,18 @@ from tests.models.checksum import CHECKSUM_STYLES
 from tests.models.packages import write_checksum_package, write_scripted_package
 
 
+def write_all(folder: Path) -> list[Path]:
+    """The folders written: ``checksum_<style>`` for every style, and ``scripted_hello``."""
+    packages = [write_checksum_package(folder / f"checksum_{style}", style) for style in CHECKSUM_STYLES]
+    return [*packages, write_scripted_package(folder / "scripted_hello", "Hello there.")]
+
+
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m tests.models FOLDER", file=sys.stderr)
         return 2
-    folder = Path(arguments[0])
-    for style in CHECKSUM_STYLES:
-        print(write_checksum_package(folder / f"checksum_{style}", style))
-    print(write_scripted_package(folder / "scripted_hello", "Hello there."))
+    for package in write_all(Path(arguments[0])):
+        print(package)
     return 0
 
 

@@ -32,19 +32,19 @@ struct SamplingParams {
   float dry_multiplier = 0.0F;
   float dry_base = 1.75F;
   std::int64_t dry_allowed_length = 2;
-  std::vector<TokenId> dry_sequence_breakers;
+  std::vector<TokenId> dry_sequence_breakers = {};
   std::int64_t no_repeat_ngram_size = 0;
-  std::vector<std::pair<TokenId, float>> logit_bias;
-  std::vector<std::vector<TokenId>> bad_words;
-  std::vector<TokenId> suppress_tokens;
-  std::vector<TokenId> begin_suppress_tokens;
-  std::vector<std::pair<std::int64_t, TokenId>> forced_tokens;  ///< output position -> id
-  std::vector<std::string> stop;                                ///< UTF-8, none empty
-  std::vector<TokenId> stop_token_ids;
+  std::vector<std::pair<TokenId, float>> logit_bias = {};
+  std::vector<std::vector<TokenId>> bad_words = {};
+  std::vector<TokenId> suppress_tokens = {};
+  std::vector<TokenId> begin_suppress_tokens = {};
+  std::vector<std::pair<std::int64_t, TokenId>> forced_tokens = {};  ///< output position -> id
+  std::vector<std::string> stop = {};                                ///< UTF-8, none empty
+  std::vector<TokenId> stop_token_ids = {};
   bool include_stop = false;
   bool ignore_eos = false;
   bool skip_special_tokens = true;
-  std::optional<std::uint64_t> seed;
+  std::optional<std::uint64_t> seed = {};
   int n = 1;
   bool logprobs = false;
   int top_logprobs = 0;

@@ -41,8 +41,8 @@ void OutputQueue::push(RequestId id, Event event) {
   if (!channel) return;
   {
     const std::lock_guard lock(channel->mutex);
-    // Merging only into the newest event keeps the order between choices.
-    if (!channel->events.empty() && channel->events.back().choice == event.choice &&
+    // Merging only into the newest event keeps the order between choices. An error stays apart from valid output.
+    if (!channel->events.empty() && channel->events.back().choice == event.choice && !event.error &&
         !channel->events.back().finish) {
       merge(channel->events.back(), std::move(event));
     } else {

@@ -24,23 +24,7 @@ void forward_log(void* /*param*/, ort_abi::LoggingLevel severity, const char* /*
 }
 
 Error library_error(const std::string& path, const std::string& why) {
-  return Error(ErrorCode::kBackend, path + ": " + why + " Install it again: pip install onnxruntime");
-}
-
-/// "1.32.0" -> 32. ONNX Runtime's major version is 1 and its minor version is its API version.
-int parse_minor_version(const std::string& path, const std::string& version) {
-  char* end = nullptr;
-  const long major = std::strtol(version.c_str(), &end, 10);
-  if (*end != '.' || major != 1) {
-    throw library_error(path, "its version is \"" + version + "\"; supported: 1." +
-                                  std::to_string(Library::kMinMinorVersion) + " and later 1.x.");
-  }
-  const long minor = std::strtol(end + 1, &end, 10);
-  if (minor < Library::kMinMinorVersion) {
-    throw library_error(path, "this is ONNX Runtime " + version + "; 1." + std::to_string(Library::kMinMinorVersion) +
-                                  " or later is needed.");
-  }
-  return static_cast<int>(minor);
+  return Error(ErrorCode::kBackend, path + ": " + why + " Install it anew: pip install --upgrade onnxruntime");
 }
 
 /// Calls functions whose answers are known, so that a wrong table is found here and not as a crash later.
@@ -55,6 +39,21 @@ void check_anchors(const ort_abi::Api& api, const std::string& path) {
 }
 
 }  // namespace
+
+// ONNX Runtime's major version is 1, and its minor version is its API version.
+int supported_minor_version(const std::string& path, const std::string& version) {
+  char* end = nullptr;
+  const long major = std::strtol(version.c_str(), &end, 10);
+  const std::string supported = "1." + std::to_string(Library::kMinMinorVersion);
+  if (end == version.c_str() || *end != '.' || major != 1) {
+    throw library_error(path, "its version is \"" + version + "\"; supported: " + supported + " and later 1.x.");
+  }
+  const long minor = std::strtol(end + 1, nullptr, 10);
+  if (minor < Library::kMinMinorVersion) {
+    throw library_error(path, "this is ONNX Runtime " + version + "; " + supported + " or later is needed.");
+  }
+  return static_cast<int>(minor);
+}
 
 const Library& Library::load(const std::string& path) {
   // Kept until the process ends; see the class comment.
@@ -91,7 +90,7 @@ Library::Library(const std::string& path) : path_(path) {
 
   // The version comes first: asking for a table that is too new prints to stderr.
   version_ = base->get_version_string();
-  minor_version_ = parse_minor_version(path, version_);
+  minor_version_ = supported_minor_version(path, version_);
   const void* const table = base->get_api(ort_abi::kFloorApi);
   if (table == nullptr) throw library_error(path, "it gives no function table.");
   api_ = std::make_shared<const ort_abi::Api>(table, minor_version_);

@@ -73,4 +73,8 @@ class Library {
   ort_abi::Allocator* cpu_allocator_ = nullptr;
 };
 
+/// Minor number of an ONNX Runtime version: 32 of "1.32.0". Throws kBackend, naming the library at `path`, when that
+/// version is not supported.
+int supported_minor_version(const std::string& path, const std::string& version);
+
 }  // namespace genai::ort

@@ -1,6 +1,7 @@
 #include "genai/runner/copy_runner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 #include <utility>
@@ -14,11 +15,15 @@ CopyRunner::CopyRunner(std::unique_ptr<LoadedModel> model)
       info_(model_->info()),
       group_lane_(*model_),
       single_lane_(*model_),
-      logits_(model_->spec()) {
+      logits_(model_->spec()),
+      group_logits_(model_->spec()) {
   const ModelSpec& spec = model_->spec();
   info_.decoder = "copy";
   info_.can_chunk_prefill = spec.cache != CacheStyle::kNone && !spec.use_cache_branch;
-  pads_rows_ = model_->takes_ragged_batches() && spec.attention_mask && spec.position_ids && !spec.seqlens_k;
+  if (spec.kv.empty() || !model_->takes_batches()) uniform_ = Batching::kRefused;
+  // Padding needs a mask that hides it and positions that do not count it.
+  const bool hides_padding = spec.attention_mask && spec.position_ids && !spec.seqlens_k;
+  if (!model_->takes_ragged_batches() || !hides_padding) padded_ = Batching::kRefused;
   for (const KvLayout& layout : model_->layouts()) {
     no_past_.push_back(ort::Value::allocate(model_->library(), layout.dtype(), layout.dims(1, 0)));
   }
@@ -37,7 +42,11 @@ StepLogits CopyRunner::execute(const StepPlan& plan) {
   logits_.begin(static_cast<std::int64_t>(logits_row_.size()));
 
   Rows grouped = rows_to_group(plan);
-  if (!grouped.empty() && !run_group(grouped)) grouped.clear();
+  if (!grouped.empty() && batching_of(grouped) == Batching::kUntried) {
+    try_group(grouped);
+  } else if (!grouped.empty() && !run_group(grouped)) {
+    grouped.clear();
+  }
   for (const ScheduledSequence& scheduled : plan.sequences) {
     if (std::find(grouped.begin(), grouped.end(), &scheduled) != grouped.end()) continue;
     if (model_->spec().cache == CacheStyle::kNone) {
@@ -115,16 +124,65 @@ CopyRunner::Cache CopyRunner::extract(const Sequence& sequence, std::int64_t num
 
 /// The sequences of the plan that decode one token and may share a run; none when there are fewer than two.
 CopyRunner::Rows CopyRunner::rows_to_group(const StepPlan& plan) const {
-  if (model_->spec().kv.empty() || drops_old_kv_ || !model_->takes_batches()) return {};
+  if (uniform_ == Batching::kRefused || drops_old_kv_) return {};
   std::map<std::int64_t, Rows> by_length;  // one entry when lengths may differ
   for (const ScheduledSequence& scheduled : plan.sequences) {
     if (scheduled.num_scheduled_tokens != 1 || scheduled.num_computed_tokens == 0) continue;
-    by_length[pads_rows_ ? 0 : scheduled.num_computed_tokens].push_back(&scheduled);
+    by_length[padded_ == Batching::kRefused ? scheduled.num_computed_tokens : 0].push_back(&scheduled);
   }
   const auto largest = std::max_element(by_length.begin(), by_length.end(), [](const auto& left, const auto& right) {
     return left.second.size() < right.second.size();
   });
   return largest == by_length.end() || largest->second.size() < 2 ? Rows{} : largest->second;
+}
+
+CopyRunner::Batching& CopyRunner::batching_of(const Rows& rows) {
+  const bool one_length = std::all_of(rows.begin(), rows.end(), [&](const ScheduledSequence* scheduled) {
+    return scheduled->num_computed_tokens == rows[0]->num_computed_tokens;
+  });
+  return one_length ? uniform_ : padded_;
+}
+
+/// Runs the rows alone, then as a group, and keeps the group only if both agree.
+void CopyRunner::try_group(const Rows& rows) {
+  for (const ScheduledSequence* scheduled : rows) run_single(*scheduled);
+  const bool comparable = std::all_of(rows.begin(), rows.end(),
+                                      [](const ScheduledSequence* scheduled) { return scheduled->needs_logits; });
+  if (!comparable || drops_old_kv_) return;
+  Batching& batching = batching_of(rows);
+  batching = group_agrees_with_singles(rows) ? Batching::kTrusted : Batching::kRefused;
+  if (batching == Batching::kTrusted) {
+    for (const ScheduledSequence* scheduled : rows) new_caches_.erase(scheduled->id);
+  } else {
+    new_group_cache_ = Cache{};
+    dissolve_group();
+  }
+}
+
+/// Requires: the rows' logits are in logits_. A group that is wrong differs by as much as two random rows do; one that is
+/// right differs by rounding, which 8-bit activations make as large as a hundredth of a row's range.
+bool CopyRunner::group_agrees_with_singles(const Rows& rows) {
+  regroup(rows);
+  rows_ = group_rows(rows);
+  try {
+    new_group_cache_ = run(group_lane_, group_.cache, group_.cache.positions + 1);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kBackend) throw;
+    return false;
+  }
+  if (drops_old_kv_) return false;
+  group_logits_.begin(1);
+  for (const ScheduledSequence* scheduled : rows) {
+    const std::span<const float> alone = logits_.result().row(logits_row_.at(scheduled->id));
+    group_logits_.take(0, group_lane_.frame().output(Lane::kLogits), sequences_.at(scheduled->id).group_row);
+    const std::span<const float> grouped = group_logits_.result().row(0);
+    const auto [low, high] = std::minmax_element(alone.begin(), alone.end());
+    const float tolerance = 0.03F * (*high - *low);
+    for (std::size_t i = 0; i < alone.size(); ++i) {
+      if (!(std::abs(alone[i] - grouped[i]) <= tolerance)) return false;
+    }
+  }
+  return true;
 }
 
 /// Makes the group consist of just these rows.
@@ -200,25 +258,25 @@ CopyRunner::Cache CopyRunner::run(Lane& lane, const Cache& past, std::int64_t ma
   return present;
 }
 
+std::vector<RunRow> CopyRunner::group_rows(const Rows& rows) const {
+  std::vector<RunRow> result(rows.size());
+  for (const ScheduledSequence* scheduled : rows) {
+    const auto row = static_cast<std::size_t>(sequences_.at(scheduled->id).group_row);
+    result[row] = {.tokens = scheduled->tokens.subspan(static_cast<std::size_t>(scheduled->num_computed_tokens), 1),
+                   .past = scheduled->num_computed_tokens,
+                   .mask_first = group_.paddings[row],
+                   .mask_end = group_.cache.positions + 1};
+  }
+  return result;
+}
+
 /// False when the group turned out not to be possible: the graph drops old KV. Its rows must then run alone.
 bool CopyRunner::run_group(const Rows& rows) {
   regroup(rows);
-  const std::int64_t width = group_.cache.positions + 1;
-  rows_.assign(rows.size(), RunRow{});
-  for (const ScheduledSequence* scheduled : rows) {
-    const auto row = static_cast<std::size_t>(sequences_.at(scheduled->id).group_row);
-    rows_[row] = {.tokens = scheduled->tokens.subspan(static_cast<std::size_t>(scheduled->num_computed_tokens), 1),
-                  .past = scheduled->num_computed_tokens,
-                  .mask_first = group_.paddings[row],
-                  .mask_end = width};
-  }
-  Cache present = run(group_lane_, group_.cache, width);
+  rows_ = group_rows(rows);
+  Cache present = run(group_lane_, group_.cache, group_.cache.positions + 1);
   if (drops_old_kv_) {
-    for (const SequenceId id : group_.ids) {
-      Sequence& sequence = sequences_.at(id);
-      leave_group(sequence, stored_positions(sequence));
-    }
-    group_ = Group{};
+    dissolve_group();
     return false;
   }
   for (const ScheduledSequence* scheduled : rows) {
@@ -226,6 +284,14 @@ bool CopyRunner::run_group(const Rows& rows) {
   }
   new_group_cache_ = std::move(present);
   return true;
+}
+
+void CopyRunner::dissolve_group() {
+  for (const SequenceId id : group_.ids) {
+    Sequence& sequence = sequences_.at(id);
+    leave_group(sequence, stored_positions(sequence));
+  }
+  group_ = Group{};
 }
 
 void CopyRunner::run_single(const ScheduledSequence& scheduled) {

@@ -51,6 +51,9 @@ class CopyRunner : public ModelRunner {
     Cache cache;
   };
   using Rows = std::vector<const ScheduledSequence*>;
+  /// Whether rows may share a run. Graphs exist that take a batch and mix its rows up or ignore the mask, so the first
+  /// group is compared with its rows run alone.
+  enum class Batching { kUntried, kTrusted, kRefused };
 
   void prepare(const ScheduledSequence& scheduled);
   Rows rows_to_group(const StepPlan& plan) const;
@@ -62,7 +65,12 @@ class CopyRunner : public ModelRunner {
   bool has_all_positions(const Sequence& sequence) const;
 
   Cache run(Lane& lane, const Cache& past, std::int64_t mask_width);
+  Batching& batching_of(const Rows& rows);
+  std::vector<RunRow> group_rows(const Rows& rows) const;
   bool run_group(const Rows& rows);
+  void try_group(const Rows& rows);
+  bool group_agrees_with_singles(const Rows& rows);
+  void dissolve_group();
   void run_single(const ScheduledSequence& scheduled);
   void run_prefix(const ScheduledSequence& scheduled);
   void take_logits(const ScheduledSequence& scheduled, const ort::Value& logits, std::int64_t batch_row);
@@ -70,11 +78,13 @@ class CopyRunner : public ModelRunner {
 
   std::unique_ptr<LoadedModel> model_;
   RunnerInfo info_;
-  bool pads_rows_ = false;      ///< the mask can hide padding, so rows of different lengths may share a run
+  Batching padded_ = Batching::kUntried;   ///< rows of different lengths, padded
+  Batching uniform_ = Batching::kUntried;  ///< rows of one length
   bool drops_old_kv_ = false;   ///< a present was shorter than past and new tokens together
   Lane group_lane_;
   Lane single_lane_;
   LogitsRows logits_;
+  LogitsRows group_logits_;  ///< of a group that is compared
   std::vector<ort::Value> no_past_;  ///< zero positions, one for each pair
   std::unordered_map<SequenceId, Sequence> sequences_;
   Group group_;

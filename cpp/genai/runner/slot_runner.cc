@@ -72,7 +72,7 @@ StepLogits SlotRunner::execute(const StepPlan& plan) {
 bool SlotRunner::decode_logits_are_the_result(std::int64_t num_rows) const {
   if (!binds_decode_logits_ || num_rows != table_.num_slots() || end_of_range(0) != table_.num_slots()) return false;
   for (int slot = 0; slot < table_.num_slots(); ++slot) {
-    if (work_[static_cast<std::size_t>(slot)].logits_row != slot) return false;
+    if (!is_decode(slot) || work_[static_cast<std::size_t>(slot)].logits_row != slot) return false;
   }
   return true;
 }
@@ -205,6 +205,7 @@ void SlotRunner::run_decode(int first, int count, Logits logits) {
 }
 
 void SlotRunner::bind_decode_logits(int count) {
+  if (!binds_decode_logits_) decode_.lane.frame().set_output(Lane::kLogits, ort::Value());
   if (!binds_decode_logits_ || decode_logits_rows_ == count) return;
   const Dims dims{count, 1, model_->spec().vocab_size};
   const std::size_t needed = static_cast<std::size_t>(dims.num_elements()) * sizeof(float);
@@ -223,6 +224,7 @@ void SlotRunner::run_chunk(int slot) {
   rows_.assign(1, {.tokens = tokens, .past = past, .mask_first = 0, .mask_end = end});
   bind(chunk_, slot, 1);
   ort::RunFrame& frame = chunk_.lane.frame();
+  frame.set_output(Lane::kLogits, ort::Value());
   chunk_.lane.inputs().fill(frame, rows_, end);
   model_->run(frame);
 

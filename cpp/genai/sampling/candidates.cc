@@ -1,20 +1,26 @@
 #include "genai/sampling/candidates.h"
 
+#include <algorithm>
+#include <array>
+
 #include "genai/sampling/kernels.h"
 
 namespace genai::sampling {
 
-void Candidates::clear() {
-  ids.clear();
-  logits.clear();
-  weights.clear();
-  tail_weight = 0.0;
+namespace {
+
+/// In float64, as eight interleaved sums, because one would wait for each addition.
+double sum_of(std::span<const float> values) {
+  std::array<double, 8> sums{};
+  const std::size_t whole = values.size() / 8 * 8;
+  for (std::size_t i = 0; i < whole; i += 8) {
+    for (std::size_t lane = 0; lane < 8; ++lane) sums[lane] += static_cast<double>(values[i + lane]);
+  }
+  for (std::size_t i = whole; i < values.size(); ++i) sums[i - whole] += static_cast<double>(values[i]);
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-void Candidates::push_back(TokenId token, float logit) {
-  ids.push_back(token);
-  logits.push_back(logit);
-}
+}  // namespace
 
 void scale_logits(Candidates& candidates, float shift, float scale) {
   for (float& logit : candidates.logits) logit = (logit - shift) * scale;
@@ -22,11 +28,7 @@ void scale_logits(Candidates& candidates, float shift, float scale) {
   kernels(best_isa()).exp_values(candidates.logits.data(), candidates.size(), 0.0F, 1.0F, candidates.weights.data());
 }
 
-double total_weight(const Candidates& candidates) {
-  double total = candidates.tail_weight;
-  for (const float weight : candidates.weights) total += static_cast<double>(weight);
-  return total;
-}
+double total_weight(const Candidates& candidates) { return sum_of(candidates.weights) + candidates.tail_weight; }
 
 std::size_t most_likely(const Candidates& candidates) {
   std::size_t best = 0;
@@ -37,16 +39,29 @@ std::size_t most_likely(const Candidates& candidates) {
 }
 
 std::size_t draw(const Candidates& candidates, double u) {
+  // First the chunk, then the token in it.
+  constexpr std::size_t kChunk = 256;
+  const std::span<const float> weights = candidates.weights;
   const double target = u * total_weight(candidates);
   double sum = 0.0;
-  std::size_t last = most_likely(candidates);  // if all weights are 0
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    if (candidates.weights[i] <= 0.0F) continue;
-    sum += static_cast<double>(candidates.weights[i]);
-    last = i;
-    if (sum > target) break;
+  std::size_t drawn = most_likely(candidates);  // where rounding leaves nothing else
+  for (std::size_t start = 0; start < weights.size(); start += kChunk) {
+    const std::size_t end = std::min(start + kChunk, weights.size());
+    const double chunk_sum = sum_of(weights.subspan(start, end - start));
+    const bool is_last = end == weights.size();
+    if (sum + chunk_sum <= target && !is_last) {
+      sum += chunk_sum;
+      continue;
+    }
+    for (std::size_t i = start; i < end; ++i) {
+      if (weights[i] <= 0.0F) continue;
+      sum += static_cast<double>(weights[i]);
+      drawn = i;
+      if (sum > target) break;
+    }
+    break;
   }
-  return last;
+  return drawn;
 }
 
 }  // namespace genai::sampling

@@ -26,8 +26,6 @@ struct Candidates {
   std::vector<std::uint64_t> keys;  ///< scratch of the filters
 
   std::size_t size() const { return ids.size(); }
-  void clear();
-  void push_back(TokenId token, float logit);
 };
 
 /// Replaces logits by (logit - shift) * scale and computes the weights. Requires: shift is the row's largest logit.
@@ -40,12 +38,13 @@ double total_weight(const Candidates& candidates);
 template <typename Predicate>
 void keep_if(Candidates& candidates, const Predicate& keep) {
   std::size_t kept = 0;
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    if (!keep(i)) continue;
+  while (kept < candidates.size() && keep(kept)) ++kept;
+  for (std::size_t i = kept; i < candidates.size(); ++i) {
+    const bool keeps = keep(i);  // no branch: in a flat row nobody could predict it
     candidates.ids[kept] = candidates.ids[i];
     candidates.logits[kept] = candidates.logits[i];
     candidates.weights[kept] = candidates.weights[i];
-    ++kept;
+    kept += keeps ? 1 : 0;
   }
   candidates.ids.resize(kept);
   candidates.logits.resize(kept);

@@ -21,9 +21,10 @@ std::string decode_byte_run(std::string_view run) {
 }  // namespace
 
 Detokenizer::Detokenizer(std::shared_ptr<const TokenTable> table, bool skip_special_tokens)
-    : table_(std::move(table)), skip_special_tokens_(skip_special_tokens) {
+    : table_(std::move(table)), skip_special_tokens_(skip_special_tokens), may_strip_(false) {
   check(table_ != nullptr, "a detokenizer needs a token table");
   check(table_->bytes.size() == table_->kinds.size(), "token table: bytes and kinds differ in length");
+  may_strip_ = table_->strip_first_space;
 }
 
 std::string Detokenizer::append(TokenId token) {
@@ -31,9 +32,12 @@ std::string Detokenizer::append(TokenId token) {
   if (token < 0 || static_cast<std::size_t>(token) >= table_->size()) return {};
   const auto index = static_cast<std::size_t>(token);
   const TokenTable::Kind kind = table_->kinds[index];
-  if (kind == TokenTable::Kind::kSpecial && skip_special_tokens_) return {};
-
   const std::string& bytes = table_->bytes[index];
+  // A special token without text is an id that does not exist.
+  if (kind == TokenTable::Kind::kSpecial && (skip_special_tokens_ || bytes.empty())) return {};
+
+  const bool is_first = !has_tokens_;
+  has_tokens_ = true;
   if (table_->decoding == TokenTable::Decoding::kByteFallback) {
     if (kind == TokenTable::Kind::kByte) {
       byte_run_ += bytes;
@@ -42,7 +46,13 @@ std::string Detokenizer::append(TokenId token) {
     pending_ += decode_byte_run(byte_run_);
     byte_run_.clear();
   }
-  pending_ += bytes;
+  const auto first = is_first ? table_->first.find(token) : table_->first.end();
+  if (first != table_->first.end()) {
+    may_strip_ = false;
+    pending_ += first->second;
+  } else {
+    pending_ += bytes;
+  }
   return take_certain(false);
 }
 
@@ -57,9 +67,9 @@ std::string Detokenizer::take_certain(bool at_end) {
   const std::size_t certain = pending_.size() - held;
   std::string text = decode_utf8_lossy(std::string_view(pending_).substr(0, certain));
   pending_.erase(0, certain);
-  if (at_start_ && !text.empty()) {
-    at_start_ = false;
-    if (table_->strip_first_space && text.front() == ' ') text.erase(0, 1);
+  if (may_strip_ && !text.empty()) {
+    may_strip_ = false;
+    if (text.front() == ' ') text.erase(0, 1);
   }
   return text;
 }

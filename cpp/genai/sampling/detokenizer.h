@@ -27,7 +27,8 @@ class Detokenizer {
 
   std::shared_ptr<const TokenTable> table_;
   bool skip_special_tokens_;
-  bool at_start_ = true;
+  bool has_tokens_ = false;  ///< an id that counts was appended
+  bool may_strip_;           ///< nothing was emitted yet, and the first-space rule holds
   std::string pending_;   ///< bytes not yet emitted
   std::string byte_run_;  ///< run of byte-fallback tokens not yet decoded
 };

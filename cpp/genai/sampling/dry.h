@@ -14,7 +14,7 @@ struct DryOptions {
   float multiplier = 0.0F;  ///< >= 0; 0 is off
   float base = 1.75F;       ///< >= 1
   std::size_t allowed_length = 2;
-  std::span<const TokenId> sequence_breakers;  ///< a loan that ends with the call
+  std::span<const TokenId> sequence_breakers = {};  ///< a loan that ends with the call
 };
 
 /// Buffers of apply_dry(), to be reused: O(tokens).

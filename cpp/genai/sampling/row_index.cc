@@ -22,14 +22,24 @@ float RowIndex::reached_by(std::size_t k) {
 }
 
 void RowIndex::collect(float threshold, Candidates& candidates) const {
-  candidates.clear();
+  const auto holds_any = [&](float block_max) { return block_max >= threshold; };
+  const auto blocks = static_cast<std::size_t>(std::ranges::count_if(block_max_, holds_any));
+  candidates.ids.resize(blocks * kBlockSize);
+  candidates.logits.resize(blocks * kBlockSize);
+  std::size_t size = 0;
   for (std::size_t block = 0; block < block_max_.size(); ++block) {
-    if (block_max_[block] < threshold) continue;
+    if (!holds_any(block_max_[block])) continue;
     const std::size_t end = std::min((block + 1) * kBlockSize, row_.size());
     for (std::size_t i = block * kBlockSize; i < end; ++i) {
-      if (row_[i] >= threshold) candidates.push_back(static_cast<TokenId>(i), row_[i]);
+      candidates.ids[size] = static_cast<TokenId>(i);  // overwritten by the next one unless it counts
+      candidates.logits[size] = row_[i];
+      size += row_[i] >= threshold ? 1 : 0;
     }
   }
+  candidates.ids.resize(size);
+  candidates.logits.resize(size);
+  candidates.weights.clear();
+  candidates.tail_weight = 0.0;
 }
 
 }  // namespace genai::sampling

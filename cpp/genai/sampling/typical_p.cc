@@ -1,9 +1,10 @@
 #include "genai/sampling/typical_p.h"
 
 #include <cmath>
+#include <cstddef>
 
 #include "genai/base/error.h"
-#include "genai/sampling/select_by_weight.h"
+#include "genai/sampling/weighted_border.h"
 
 namespace genai::sampling {
 
@@ -22,16 +23,11 @@ void apply_typical_p(Candidates& candidates, float p) {
   const auto distance = [&](std::size_t i) {
     return static_cast<float>(std::abs(mean_logit - static_cast<double>(candidates.logits[i])));
   };
-  candidates.keys.clear();
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    candidates.keys.push_back((static_cast<std::uint64_t>(ordered_bits(distance(i))) << 32U) | i);
-  }
+  const auto weight = [&](std::size_t i) { return candidates.weights[i]; };
   const double target = static_cast<double>(p) * total * (1.0 - kProbabilitySlack);
-  const std::uint64_t border = select_by_weight(candidates.keys, target, [&](std::uint64_t key) {
-    return static_cast<double>(candidates.weights[key & 0xFFFFFFFFU]);
-  });
-  const std::uint64_t last_distance = border >> 32U;
-  keep_if(candidates, [&](std::size_t i) { return ordered_bits(distance(i)) <= last_distance; });
+  const float furthest =
+      value_of_order_key(find_weighted_border(candidates.size(), target, distance, weight, candidates.keys));
+  keep_if(candidates, [&](std::size_t i) { return distance(i) <= furthest; });
 }
 
 }  // namespace genai::sampling

@@ -41,20 +41,33 @@ def list_(models_dir: Path | None, as_json: bool) -> None:
     """Print the models on this machine: those that were pulled, and those in a folder of models."""
     if models_dir is not None and not models_dir.is_dir():
         raise NotFoundError(f"{models_dir} is no folder; give an existing one with --models-dir or {MODELS_DIR}")
-    found = {model.name: model.path for model in hub.list_local()}
+    models = [
+        {
+            "id": model.name,
+            "path": str(model.path),
+            "source": model.source,
+            "revision": model.revision,
+            "variant": model.variant,
+            "size_bytes": model.size_bytes,
+        }
+        for model in hub.list_local()
+    ]
     if models_dir is not None:
-        found |= {_identifier(path, models_dir): path for path in _models_below(models_dir, MAX_DEPTH)}
-    rows = sorted((name, str(path)) for name, path in found.items())
+        models += [
+            {"id": _identifier(path, models_dir), "path": str(path), "source": "folder"}
+            for path in _models_below(models_dir, MAX_DEPTH)
+        ]
+    models.sort(key=lambda model: (str(model["id"]), str(model["path"])))
     if as_json:
-        console.write(json.dumps([{"id": name, "path": path} for name, path in rows], ensure_ascii=False) + "\n")
+        console.write(json.dumps(models, ensure_ascii=False) + "\n")
         return
-    if not rows:
+    if not models:
         looked = "" if models_dir is None else f" and none in {models_dir}"
         raise NotFoundError(
             f"no model was pulled{looked}; fetch one with `onnx-genai pull smollm2`, or name a folder of models with "
             f"--models-dir or {MODELS_DIR}"
         )
-    console.write("".join(f"{name}\t{path}\n" for name, path in rows))
+    console.write("".join(f"{model['id']}\t{model['path']}\n" for model in models))
 
 
 def _models_below(folder: Path, depth: int) -> Iterator[Path]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
 from onnx_genai.cli import console
 from onnx_genai.cli.progress import fetch
 from onnx_genai.errors import NotFoundError
 from onnx_genai.package import hub
+from onnx_genai.package.aliases import ALIASES
 
 __all__ = ["fetched_model", "local_model"]
 
@@ -31,12 +33,13 @@ def fetched_model(name: str, *, variant: str | None, offline: bool) -> Path:
         NotFoundError: A path that does not exist, a name that nobody knows, or ``offline`` and not fetched before.
     """
     path = hub.resolve(name)
-    if path is not None:
+    # A pulled model may be there in another variant than the one that is asked for; pull knows.
+    if path is not None and (variant is None or Path(name).expanduser().exists()):
         return path
-    if looks_like_path(name):
+    if looks_like_path(name) or ("/" not in name and name not in ALIASES):
         raise _not_here(name)
-    if not offline:
-        console.note(f"{name} is not on this machine yet; it is pulled once now.")
+    if path is None and not offline:
+        console.note(f"{name} is not on this machine yet; it is pulled once now, into {hub.cache_folder()}")
     return fetch(name, variant=variant, offline=offline)
 
 
@@ -53,4 +56,9 @@ def looks_like_path(name: str) -> bool:
 def _not_here(name: str) -> NotFoundError:
     if looks_like_path(name):
         return NotFoundError(f"{name} does not exist; MODEL is a model folder, a file in one, an alias or a hub id")
-    return NotFoundError(f"{name} is no folder and was not pulled yet; fetch it with: onnx-genai pull {name}")
+    if "/" in name or name in ALIASES:
+        return NotFoundError(f"{name} is no folder and was not pulled yet; fetch it with: onnx-genai pull {name}")
+    known = [*ALIASES, *(model.name for model in hub.list_local())]
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known aliases: {', '.join(ALIASES)}"
+    return NotFoundError(f"{name} is no folder, no alias and no hub id (owner/name); {hint}")

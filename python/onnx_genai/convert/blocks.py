@@ -101,7 +101,7 @@ def _half(raw: Bytes) -> FloatArray:
 
 def _nibbles(raw: Bytes) -> Bytes:
     """``[..., n]`` bytes to ``[..., 2n]`` codes: all low halves, then all high halves."""
-    return np.concatenate([raw & 15, raw >> 4], axis=-1)
+    return np.concatenate([raw & np.uint8(15), raw >> np.uint8(4)], axis=-1)
 
 
 def _unpack_q4(raw: Bytes, affine: bool) -> Parts:
@@ -112,12 +112,12 @@ def _unpack_q4(raw: Bytes, affine: bool) -> Parts:
 def _unpack_q5(raw: Bytes, affine: bool) -> Parts:
     head = 4 if affine else 2
     high = np.unpackbits(raw[:, head : head + 4], axis=-1, bitorder="little")
-    codes = _nibbles(raw[:, head + 4 :]) | (high << 4)
+    codes = _nibbles(raw[:, head + 4 :]) | (high << np.uint8(4))
     return codes, _half(raw[:, :2]), _half(raw[:, 2:4]) if affine else None
 
 
 def _unpack_q8(raw: Bytes) -> Parts:
-    return raw[:, 2:] ^ 0x80, _half(raw[:, :2]), None
+    return raw[:, 2:] ^ np.uint8(0x80), _half(raw[:, :2]), None
 
 
 def _unpack_k45(raw: Bytes, five: bool) -> Parts:
@@ -131,7 +131,7 @@ def _unpack_k45(raw: Bytes, five: bool) -> Parts:
     codes = _nibbles(quants.reshape(-1, 4, 32)).reshape(-1, 8, 32)
     if five:
         bit = np.arange(8, dtype=np.uint8).reshape(1, 8, 1)
-        codes = codes | (((raw[:, 16:48].reshape(-1, 1, 32) >> bit) & 1) << 4)
+        codes = codes | (((raw[:, 16:48].reshape(-1, 1, 32) >> bit) & np.uint8(1)) << np.uint8(4))
     return codes, _half(raw[:, 0:2]) * scale, -(_half(raw[:, 2:4]) * minimum)
 
 
@@ -140,9 +140,10 @@ def _unpack_q6k(raw: Bytes) -> Parts:
     low = raw[:, :128].reshape(-1, 2, 64)
     high = raw[:, 128:192].reshape(-1, 2, 1, 32)
     shift = np.arange(0, 8, 2, dtype=np.uint8).reshape(1, 1, 4, 1)
-    codes = _nibbles(low).reshape(-1, 2, 4, 32) | (((high >> shift) & 3) << 4)
+    codes = _nibbles(low).reshape(-1, 2, 4, 32) | (((high >> shift) & np.uint8(3)) << np.uint8(4))
     scales = np.ascontiguousarray(raw[:, 192:208]).view(np.int8).astype(np.float32)
-    return codes, _half(raw[:, 208:210]) * scales, None
+    scale: FloatArray = _half(raw[:, 208:210]) * scales
+    return codes, scale, None
 
 
 def dequantized(blocks: Blocks) -> FloatArray:

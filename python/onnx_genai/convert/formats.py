@@ -148,22 +148,28 @@ def _pack(codes: Bytes, bits: int) -> Bytes:
         return np.ascontiguousarray(codes)
     if codes.shape[-1] % 2:
         codes = np.concatenate([codes, np.zeros_like(codes[..., :1])], axis=-1)
-    return codes[..., 0::2] | (codes[..., 1::2] << 4)
+    return codes[..., 0::2] | (codes[..., 1::2] << np.uint8(4))
+
+
+def _whole_zero(blocks: Blocks) -> FloatArray:
+    """The zero point of blocks whose offset is a whole multiple of their scale."""
+    assert blocks.offset is not None
+    ratio = np.divide(-blocks.offset, blocks.scale, out=np.zeros_like(blocks.scale), where=blocks.scale != 0)
+    return np.rint(ratio)
 
 
 def _plain(form: Format, blocks: Blocks) -> tuple[Encoded, FloatArray]:
     """No offset, or an offset that is a whole multiple of the scale."""
-    if form.zero_points and blocks.offset is not None:
-        zero = np.rint(
-            np.divide(-blocks.offset, blocks.scale, out=np.zeros_like(blocks.scale), where=blocks.scale != 0)
-        )
-        codes, zero_points = blocks.codes, zero.astype(np.uint8)
+    middle = 1 << (form.bits - 1)
+    packed: Bytes | None = None
+    if blocks.offset is None:
+        codes = blocks.codes + np.uint8(middle - blocks.center)
+        zero = np.full_like(blocks.scale, middle)
     else:
-        codes = blocks.codes + np.uint8((1 << (form.bits - 1)) - blocks.center)
-        zero = np.full_like(blocks.scale, 1 << (form.bits - 1))
-        zero_points = None if not form.zero_points else zero.astype(np.uint8)
+        codes, zero = blocks.codes, _whole_zero(blocks)
+    if form.zero_points:
+        packed = _pack(zero.astype(np.uint8), form.bits)
     actual = (codes.astype(np.float32) - zero[..., None]) * blocks.scale[..., None]
-    packed = None if zero_points is None else _pack(zero_points, form.bits)
     encoded = Encoded(codes=_pack(codes, form.bits), scales=blocks.scale, zero_points=packed)
     return encoded, actual.reshape(len(actual), -1)
 
@@ -185,37 +191,34 @@ def _constant_blocks(blocks: Blocks) -> Blocks:
 
 def _refined(blocks: Blocks) -> tuple[Encoded, FloatArray]:
     """Affine codes of few bits as 8-bit codes: ``step = scale / k`` with the ``k`` whose grid meets the offset best."""
-    if blocks.offset is None:
-        shift = np.uint8(128 - blocks.center)
-        blocks = Blocks(codes=blocks.codes + shift, scale=blocks.scale, offset=None, bits=8, center=128)
-        return _plain(Format(bits=8, block=blocks.codes.shape[-1], zero_points=True), blocks)
     blocks = _constant_blocks(blocks)
     assert blocks.offset is not None
     top = (1 << blocks.bits) - 1
     safe = np.where(blocks.scale == 0, np.float32(1), blocks.scale).astype(np.float64)
     ratio = blocks.offset / safe
     best = np.full(ratio.shape, np.inf)
-    factor = np.ones(ratio.shape, np.int32)
-    shift = np.zeros(ratio.shape, np.int32)
+    factor, shift = np.ones(ratio.shape), np.zeros(ratio.shape)
     for k in range(1, 255 // top + 1):
         whole = np.rint(ratio * k)
-        # codes k*c + up - down with up = max(whole, 0), down = max(-whole, 0); both ends must stay in 0..255.
+        # Codes are k * c + whole when that is not negative, else k * c with the zero point -whole; all within 0..255.
         fits = (np.maximum(whole, 0) + k * top <= 255) & (-whole <= 255)
         error = np.where(fits, np.abs(ratio - whole / k), np.inf)
         better = error < best
         best = np.where(better, error, best)
         factor = np.where(better, k, factor)
-        shift = np.where(better, whole, shift).astype(np.int32)
+        shift = np.where(better, whole, shift)
     codes = blocks.codes * factor[..., None] + np.maximum(shift, 0)[..., None]
     zero = np.maximum(-shift, 0)
-    lost = ~np.isfinite(best)
-    if lost.any():
-        raise InvalidArgumentError("the offset of a block is too far from zero to be kept in 8 bits; use dtype='fp32'")
-    scales = (blocks.scale / factor).astype(np.float32)
-    actual = (codes - zero[..., None]).astype(np.float32) * scales[..., None]
-    encoded = Encoded(
-        codes=codes.astype(np.uint8), scales=scales, zero_points=np.ascontiguousarray(zero.astype(np.uint8))
-    )
+    scales = blocks.scale / factor
+    far = ~np.isfinite(best)
+    if far.any():  # an offset of more than 255 steps: these blocks are rounded like floats
+        anew = quantize(dequantized(blocks), 8, blocks.codes.shape[-1])
+        codes = np.where(far[..., None], anew.codes, codes)
+        zero = np.where(far, anew.center, zero)
+        scales = np.where(far, anew.scale, scales)
+    kept = scales.astype(np.float32)
+    actual = ((codes - zero[..., None]) * kept[..., None]).astype(np.float32)
+    encoded = Encoded(codes=codes.astype(np.uint8), scales=kept, zero_points=zero.astype(np.uint8))
     return encoded, actual.reshape(len(actual), -1)
 
 
@@ -228,8 +231,7 @@ def _with_means(blocks: Blocks) -> tuple[Encoded, FloatArray]:
     zero = np.clip(np.rint(-blocks.offset / safe), 0, 15)
     fraction = blocks.offset + blocks.scale * zero
     extra = quantize(fraction * np.float32(block), 4, block)
-    assert extra.offset is not None
-    extra_zero = np.rint(np.divide(-extra.offset, extra.scale, out=np.zeros_like(extra.scale), where=extra.scale != 0))
+    extra_zero = _whole_zero(extra)
     codes = np.concatenate([blocks.codes, extra.codes], axis=1)
     scales = np.concatenate([blocks.scale, extra.scale], axis=1)
     zeros: npt.NDArray[np.uint8] = np.concatenate([zero, extra_zero], axis=1).astype(np.uint8)

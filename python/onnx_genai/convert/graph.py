@@ -101,7 +101,9 @@ class DecoderBuilder:
             last = index + 1 == len(spec.layers)
             prefix = f"/model/layers.{index}"
             attended = self._attention(index, layer, normed, lengths)
-            attended = self._post_norm(f"{prefix}/post_attention_norm", f"blk.{index}.post_attention_norm.weight", attended)
+            attended = self._post_norm(
+                f"{prefix}/post_attention_norm", f"blk.{index}.post_attention_norm.weight", attended
+            )
             normed, hidden = self._norm(
                 f"{prefix}/post_attention_layernorm", f"blk.{index}.ffn_norm.weight", hidden, attended
             )
@@ -183,9 +185,7 @@ class DecoderBuilder:
             self._means[name] = self._nodes.one("Concat", f"{name}/WithMeans", [value, means], {"axis": -1})
         return self._means[name]
 
-    def _norm(
-        self, name: str, tensor: str, value: ir.Value, skip: ir.Value | None
-    ) -> tuple[ir.Value, ir.Value]:
+    def _norm(self, name: str, tensor: str, value: ir.Value, skip: ir.Value | None) -> tuple[ir.Value, ir.Value]:
         """RMS norm of ``value + skip``; returns the norm and the sum."""
         weight = self._store.vector(f"{name[1:].replace('/', '.')}.weight", tensor, self._spec.hidden)
         if skip is None:
@@ -252,7 +252,11 @@ class DecoderBuilder:
     ) -> tuple[ir.Value, ir.Value | None, ir.Value | None]:
         """Packed query, key and value in the first place, or the three apart."""
         spec = self._spec
-        widths = {"q": spec.heads * spec.head_dim, "k": spec.kv_heads * spec.head_dim, "v": spec.kv_heads * spec.head_dim}
+        widths = {
+            "q": spec.heads * spec.head_dim,
+            "k": spec.kv_heads * spec.head_dim,
+            "v": spec.kv_heads * spec.head_dim,
+        }
         parts, biases = self._attention_parts(index, widths)
         if len({self._store.form_of(part.tensor) for part in parts}) == 1:
             matrix = self._store.matrix(self._weight(index, "attn.qkv_proj"), parts, spec.hidden)
@@ -262,9 +266,7 @@ class DecoderBuilder:
             if not spec.family.head_norm:
                 return packed, None, None
             sizes = self._store.constant(self._weight(index, "attn.split"), np.array(list(widths.values()), np.int64))
-            three = self._nodes.add(
-                "Split", f"{name}/Split", [packed, sizes], {"axis": -1}, outputs=("/q", "/k", "/v")
-            )
+            three = self._nodes.add("Split", f"{name}/Split", [packed, sizes], {"axis": -1}, outputs=("/q", "/k", "/v"))
         else:
             three = []
             for (letter, width), part, bias_part in zip(widths.items(), parts, biases or [None] * 3, strict=True):
@@ -366,8 +368,12 @@ class DecoderBuilder:
         sizes = self._shape(f"{name[1:]}.split", [spec.hidden, blocks, rest] if rest else [spec.hidden, blocks])
         outputs = ("/codes", "/means", "/rest") if rest else ("/codes", "/means")
         codes, means = self._nodes.add("Split", f"{name}/Split", [wide, sizes], {"axis": -1}, outputs=outputs)[:2]
-        grouped = self._nodes.one("Reshape", f"{name}/Blocks", [codes, self._shape(f"{name[1:]}.blocks", [0, 0, blocks, form.block])])
-        column = self._nodes.one("Reshape", f"{name}/Column", [means, self._shape(f"{name[1:]}.column", [0, 0, blocks, 1])])
+        grouped = self._nodes.one(
+            "Reshape", f"{name}/Blocks", [codes, self._shape(f"{name[1:]}.blocks", [0, 0, blocks, form.block])]
+        )
+        column = self._nodes.one(
+            "Reshape", f"{name}/Column", [means, self._shape(f"{name[1:]}.column", [0, 0, blocks, 1])]
+        )
         block = self._store.constant(f"{name[1:]}.size", np.array(form.block, self._store.float_type.numpy()))
         fraction = self._nodes.one("Div", f"{name}/Div", [column, block])
         total = self._nodes.one("Add", f"{name}/Add", [grouped, fraction])
@@ -386,7 +392,9 @@ class DecoderBuilder:
         else:
             logits = self._product(name, normed, matrix)
         if spec.final_softcap:
-            cap = self._store.constant("constants.softcap", np.array(spec.final_softcap, self._store.float_type.numpy()))
+            cap = self._store.constant(
+                "constants.softcap", np.array(spec.final_softcap, self._store.float_type.numpy())
+            )
             small = self._nodes.one("Div", f"{name}/Div", [logits, cap])
             logits = self._nodes.one("Mul", f"{name}/Mul", [self._nodes.one("Tanh", f"{name}/Tanh", [small]), cap])
         self._output(logits, "logits", ["batch_size", "sequence_length", spec.vocab])

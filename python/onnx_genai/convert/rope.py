@@ -46,7 +46,9 @@ class Rope:
                 "expected positive numbers and an even count"
             )
         if self.divisors is not None and (self.divisors.shape != (self.dims // 2,) or not (self.divisors > 0).all()):
-            raise PackageError(f"rope factors have shape {self.divisors.shape}; expected {self.dims // 2} positive ones")
+            raise PackageError(
+                f"rope factors have shape {self.divisors.shape}; expected {self.dims // 2} positive ones"
+            )
         if self.scaling == "yarn" and self.original_context < 1:
             raise PackageError("rope.scaling.original_context_length is missing; yarn scaling needs it")
 

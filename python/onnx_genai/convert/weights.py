@@ -116,7 +116,9 @@ class WeightStore:
     def __enter__(self) -> WeightStore:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._data.close()
 
     def form_of(self, tensor: str) -> Format:
@@ -195,9 +197,7 @@ class WeightStore:
         zero = None
         if zeros:
             zero = self._external(f"{name}_zp", iter(zeros), ir.DataType.UINT8, (rows, zeros[0].shape[1]))
-        return StoredMatrix(
-            form=form, rows=rows, columns=columns, weight=weight, scales=scale, zero_points=zero
-        )
+        return StoredMatrix(form=form, rows=rows, columns=columns, weight=weight, scales=scale, zero_points=zero)
 
     def alias(self, value: ir.Value, shape: Sequence[int]) -> ir.Value:
         """The same bytes of the data file under another shape and name."""

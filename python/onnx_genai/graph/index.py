@@ -10,7 +10,7 @@ import onnx
 from onnx_genai.graph.contract import DType
 from onnx_genai.graph.skeleton import subgraphs_of
 
-__all__ = ["GraphIndex", "Use", "attribute_int", "dims_of", "dtype_of", "symbols_of"]
+__all__ = ["GraphIndex", "Use", "attribute_int", "dims_of", "dtype_of", "input_of", "symbols_of"]
 
 _DTYPES: dict[int, DType] = {
     onnx.TensorProto.FLOAT: DType.FLOAT32,
@@ -28,7 +28,10 @@ Use = tuple[onnx.NodeProto, int]
 
 
 class GraphIndex:
-    """Producers and consumers of one graph level. Read-only."""
+    """Producers and consumers of one graph level. Read-only.
+
+    Raises UnicodeError if a name is not UTF-8: protobuf then hands out bytes instead of text.
+    """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self.graph = graph
@@ -46,6 +49,15 @@ class GraphIndex:
                     self.uses[name].append((node, position))
             for name in _captured(node):
                 self.uses[name].append((node, -1))
+        self._check_names({text for node in graph.node for text in (node.op_type, node.domain)})
+
+    def _check_names(self, operators: set[str]) -> None:
+        tables = (self.initializers, self.inputs, self.outputs, self.producers, self.uses, operators)
+        names = [name for table in tables for name in table]
+        for value in (*self.graph.input, *self.graph.output):
+            names.extend(symbols_of(value))
+        if not all(type(name) is str for name in names):
+            raise UnicodeError("a name is not UTF-8 text")
 
     def constant(self, name: str) -> onnx.TensorProto | None:
         """The tensor behind an initializer or a Constant node, or None. Its data may be a reference."""
@@ -112,6 +124,11 @@ def shape_text(value: onnx.ValueInfoProto) -> str:
         return "[unknown]"
     dims = value.type.tensor_type.shape.dim
     return "[" + ", ".join(str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in dims) + "]"
+
+
+def input_of(node: onnx.NodeProto, position: int) -> str:
+    """Name of an input of a node; "" if it is left out."""
+    return node.input[position] if position < len(node.input) else ""
 
 
 def attribute_int(node: onnx.NodeProto, name: str, default: int) -> int:

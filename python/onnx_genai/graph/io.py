@@ -12,13 +12,16 @@ from onnx_genai.graph import names
 from onnx_genai.graph.contract import CacheStyle, DType, GraphContract, InputPort
 from onnx_genai.graph.index import GraphIndex, dims_of, dtype_of, shape_text, symbols_of
 from onnx_genai.graph.kv import Cache, find_cache
-from onnx_genai.graph.last_logits import last_logits, logits_width
+from onnx_genai.graph.last_logits import Rewrite, last_logits, logits_width, mapped
 from onnx_genai.graph.limits import graph_limits
 from onnx_genai.graph.ports import PortFinder
 from onnx_genai.graph.skeleton import Skeleton, load
 from onnx_genai.package import ContextLimit, IoRoles, ModelPackage
 
 __all__ = ["resolve"]
+
+_MAPPED_BYTES = 1024 * 1024
+"""From this many bytes of weights inside the .onnx file they are referred to instead of parsed."""
 
 _LOGITS_DTYPES = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 _ENCODER_OUTPUTS = ("last_hidden_state", "sentence_embedding", "token_embeddings", "pooler_output", "embeddings")
@@ -32,7 +35,8 @@ def resolve(package: ModelPackage, *, last_logits: bool = True) -> GraphContract
 
     Args:
         package: What :func:`onnx_genai.package.read` returned.
-        last_logits: Rewrite the graph, in memory, so that a prompt computes the logits of its last position only.
+        last_logits: Rewrite the graph, in memory, so that a prompt computes the logits of its last position only and
+            weights inside the file are mapped instead of parsed. False leaves the file as it is.
 
     Raises:
         PackageError: The file is broken or weights are missing, a declared port does not exist, or an input has no
@@ -46,8 +50,8 @@ def resolve(package: ModelPackage, *, last_logits: bool = True) -> GraphContract
         index = GraphIndex(skeleton.model.graph)
         contract = _contract(package, skeleton, index)
         return _rewritten(contract, skeleton, index) if last_logits else contract
-    except UnicodeDecodeError as error:
-        raise PackageError(f"{path}: holds a name that is not UTF-8 ({error}). Download the file again.") from error
+    except UnicodeError as error:
+        raise PackageError(f"{path}: is damaged ({error}). Download the file again.") from error
 
 
 def _contract(package: ModelPackage, skeleton: Skeleton, index: GraphIndex) -> GraphContract:
@@ -246,15 +250,19 @@ def _sequence_dims(index: GraphIndex, logits: str) -> list[tuple[str, int]]:
 
 
 def _rewritten(contract: GraphContract, skeleton: Skeleton, index: GraphIndex) -> GraphContract:
-    if contract.last_logits_only:
-        return replace(contract, rewrite_reason="the graph computes the logits of the last position only")
-    rewrite = last_logits(skeleton, index, contract.logits)
-    if not rewrite.model_bytes:
-        return replace(contract, rewrite_reason=rewrite.reason)
+    cut = not contract.last_logits_only
+    if cut:
+        rewrite = last_logits(skeleton, index, contract.logits)
+        cut = bool(rewrite.model_bytes)
+    else:
+        reason = "the graph computes the logits of the last position only"
+        rewrite = Rewrite(folder=skeleton.folder, reason=reason)
+    if not rewrite.model_bytes and skeleton.weights_inside >= _MAPPED_BYTES:
+        rewrite = mapped(skeleton, rewrite.reason)
     return replace(
         contract,
         model_bytes=rewrite.model_bytes,
         external_folder=rewrite.folder,
-        last_logits_only=True,
+        last_logits_only=contract.last_logits_only or cut,
         rewrite_reason=rewrite.reason,
     )

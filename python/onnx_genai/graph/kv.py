@@ -9,7 +9,16 @@ import onnx
 
 from onnx_genai.errors import PackageError, UnsupportedError
 from onnx_genai.graph.contract import CacheStyle, DType, KvPair
-from onnx_genai.graph.index import GraphIndex, attribute_int, dims_of, dtype_name, dtype_of, shape_text, symbols_of
+from onnx_genai.graph.index import (
+    GraphIndex,
+    attribute_int,
+    dims_of,
+    dtype_name,
+    dtype_of,
+    input_of,
+    shape_text,
+    symbols_of,
+)
 from onnx_genai.graph.names import KvName, parse_kv_name
 from onnx_genai.graph.ports import PortFinder
 from onnx_genai.package import IoRoles, KvHints
@@ -157,7 +166,7 @@ def _present_by_use(index: GraphIndex, name: str) -> str | None:
         for _ in range(4):  # exporters put an Identity or Cast before the graph output
             if present in index.outputs:
                 return present
-            readers = [n for n, _ in index.uses[present] if n.op_type in ("Identity", "Cast")]
+            readers = [n for n, _ in index.uses[present] if n.op_type in ("Identity", "Cast") and n.output]
             if not readers:
                 break
             present = readers[0].output[0]
@@ -233,8 +242,8 @@ def _geometry(index: GraphIndex, past: str, hints: KvHints) -> tuple[int | None,
 def _head_size(index: GraphIndex, node: onnx.NodeProto) -> int | None:
     """Head size of a GroupQueryAttention from the projection that feeds it."""
     heads, kv_heads = attribute_int(node, "num_heads", 0), attribute_int(node, "kv_num_heads", 0)
-    packed = len(node.input) < 2 or not node.input[1]
-    columns = _projection_width(index, node.input[0])
+    packed = not input_of(node, 1)
+    columns = _projection_width(index, input_of(node, 0))
     groups = heads + 2 * kv_heads if packed else heads
     return columns // groups if columns and groups and columns % groups == 0 else None
 
@@ -248,11 +257,11 @@ def _projection_width(index: GraphIndex, name: str) -> int | None:
         if node.op_type == "MatMulNBits":
             return attribute_int(node, "N", 0) or None
         if node.op_type == "MatMul":
-            weight = index.constant(node.input[1])
+            weight = index.constant(input_of(node, 1))
             return int(weight.dims[-1]) if weight is not None and len(weight.dims) == 2 else None
         if node.op_type not in ("Add", "Cast", "RotaryEmbedding", "Identity"):
             return None
-        name = node.input[0]
+        name = input_of(node, 0)
     return None
 
 
@@ -280,9 +289,10 @@ def _leads_to(index: GraphIndex, name: str, output: str) -> bool:
         uses = index.uses[name]
         if name == output:
             return not uses
-        if len(uses) != 1 or uses[0][0].op_type != "Identity" or name in index.outputs:
+        follower = uses[0][0] if len(uses) == 1 else None
+        if follower is None or follower.op_type != "Identity" or not follower.output or name in index.outputs:
             return False
-        name = uses[0][0].output[0]
+        name = follower.output[0]
     return False
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnx_genai.graph.index import GraphIndex, attribute_int
+from onnx_genai.graph.index import GraphIndex, attribute_int, input_of
 from onnx_genai.package import ContextLimit
 
 __all__ = ["graph_limits"]
@@ -18,18 +18,18 @@ def graph_limits(index: GraphIndex, position_ids: str | None, file_name: str) ->
     best: tuple[int, str] | None = None
     for node in index.graph.node:
         table = ""
-        if node.op_type == "Gather" and position_ids is not None and len(node.input) > 1:
-            if _comes_from(index, node.input[1], position_ids) and attribute_int(node, "axis", 0) == 0:
-                table = node.input[0]
-        elif node.op_type == "EmbedLayerNormalization" and len(node.input) > 3:
-            table = node.input[3]
-        elif node.op_type == "GroupQueryAttention" and attribute_int(node, "do_rotary", 0) and len(node.input) > 7:
-            table = node.input[7]
+        if node.op_type == "Gather" and position_ids is not None:
+            if _comes_from(index, input_of(node, 1), position_ids) and attribute_int(node, "axis", 0) == 0:
+                table = input_of(node, 0)
+        elif node.op_type == "EmbedLayerNormalization":
+            table = input_of(node, 3)
+        elif node.op_type == "GroupQueryAttention" and attribute_int(node, "do_rotary", 0):
+            table = input_of(node, 7)
         elif node.op_type == "RotaryEmbedding":
             microsoft = node.domain == "com.microsoft"
             place = 2 if microsoft else 1
-            by_position = microsoft or (len(node.input) > 3 and bool(node.input[3]))
-            table = node.input[place] if by_position and len(node.input) > place else ""
+            by_position = microsoft or bool(input_of(node, 3))
+            table = input_of(node, place) if by_position else ""
         if not table:
             continue
         tensor = index.constant(table)
@@ -52,5 +52,5 @@ def _comes_from(index: GraphIndex, name: str, origin: str) -> bool:
         node = index.producers.get(name)
         if node is None or node.op_type not in _PASS_THROUGH:
             return False
-        name = node.input[0]
+        name = input_of(node, 0)
     return False

@@ -164,6 +164,11 @@ class PortFinder:
         """Raises for inputs that are left over: UnsupportedError if a name tells the kind of model."""
         for name, value in self.unclaimed.items():
             kind = names.foreign_kind(name)
+            if names.parse_kv_name(name) is not None and dtype_of(value) is None:
+                raise UnsupportedError(
+                    f"{self.path}: the KV input {name} has the element type {dtype_name(value)}, which this version "
+                    "does not keep. Export the model with a KV cache of float32 or float16."
+                )
             if kind is not None:
                 raise UnsupportedError(
                     f"{self.path}: input {name} {shape_text(value)} shows that this is {kind}; this version runs "

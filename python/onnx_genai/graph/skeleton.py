@@ -179,6 +179,8 @@ def _external_sizes(model: onnx.ModelProto, path: Path) -> dict[str, list[tuple[
             continue
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
+        if not all(type(text) is str for text in (*entries, *entries.values(), tensor.name)):
+            raise PackageError(f"{path}: is damaged (a name is not UTF-8 text). Download the file again.")
         numbers = []
         for key in ("offset", "length"):
             text = entries.get(key, "0")
@@ -196,8 +198,7 @@ def _check_external(sizes: dict[str, list[tuple[int, int, str]]], path: Path, ro
     files = []
     for location, entries in sorted(sizes.items()):
         name = entries[0][2]
-        parts = location.replace("\\", "/").split("/")
-        if not location or "\0" in location or Path(location).is_absolute() or ".." in parts or ":" in parts[0]:
+        if location != path.name and _leaves_folder(location):
             raise PackageError(
                 f"{path}: tensor {name} has its data in {location!r}; expected a file name relative to the model"
             )
@@ -219,6 +220,11 @@ def _check_external(sizes: dict[str, list[tuple[int, int, str]]], path: Path, ro
             _check_inside(target, path, root)
             files.append(target)
     return tuple(files)
+
+
+def _leaves_folder(location: str) -> bool:
+    parts = location.replace("\\", "/").split("/")
+    return not location or "\0" in location or Path(location).is_absolute() or ".." in parts or ":" in parts[0]
 
 
 def _check_inside(target: Path, path: Path, root: Path) -> None:

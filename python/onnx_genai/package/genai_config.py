@@ -49,6 +49,14 @@ _OPTIMIZATION_LEVELS = {
     "ORT_ENABLE_ALL": "all",
 }
 _ENTRY_PREFIXES = ("session.", "optimization.", "mlas.", "ep.")
+# Entries that write files or say where weights are: not for a package to choose.
+_FORBIDDEN_PREFIXES = (
+    "ep.context_",
+    "session.model_external_initializers",
+    "session.optimized_model_external_initializers",
+    "session.collect_node_memory_stats_to_file",
+    "session.node_partition_config_file",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +205,10 @@ def _session_options(options: Fields | None, warnings: list[str]) -> SessionOpti
     providers = _providers(options)
     entries: dict[str, str] = {}
     for key in options.names():
-        if key.startswith(_ENTRY_PREFIXES):
+        if key.startswith(_FORBIDDEN_PREFIXES):
+            options.raw(key)
+            warnings.append(f"{options.where(key)} is ignored")
+        elif key.startswith(_ENTRY_PREFIXES):
             entries[key] = options.text(key) or ""
     warnings.extend(options.unknown())
     return SessionOptions(

@@ -1,0 +1,152 @@
+"""Chooses the files of a hub repository that one model needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from onnx_genai.errors import NotFoundError, PackageError, UnsupportedError
+from onnx_genai.package import layouts
+
+__all__ = ["RepositoryFile", "select_files"]
+
+COMPANIONS = frozenset(
+    {
+        "LICENSE",
+        "added_tokens.json",
+        "chat_template.jinja",
+        "chat_template.json",
+        "config.json",
+        "generation_config.json",
+        "merges.txt",
+        "special_tokens_map.json",
+        "tokenizer.json",
+        "tokenizer.model",
+        "tokenizer_config.json",
+        "vocab.json",
+    }
+)
+"""Small files that a graph may need beside it."""
+
+METADATA = frozenset(
+    {"genai_config.json", "inference_metadata.json", "inference_metadata.yaml", "inference_metadata.yml"}
+)
+"""A folder with one of these is a whole package."""
+
+OTHER_WEIGHTS = (".bin", ".gguf", ".h5", ".msgpack", ".pt", ".pth", ".safetensors")
+OTHER_MODELS = ("vision_encoder", "audio_encoder", "embed_tokens", "encoder_model")
+VARIANT_NAMES = {"fp32": "base", "default": "base", "q8": "quantized"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryFile:
+    """A file that the hub lists."""
+
+    name: str
+    """Path in the repository, with slashes."""
+    size: int
+    """Bytes; 0 when the hub does not say."""
+
+
+def select_files(repo: str, files: Sequence[RepositoryFile], variant: str | None) -> tuple[list[RepositoryFile], str]:
+    """The files to fetch, and the folder of the repository that is then the package (``""``: its root).
+
+    Args:
+        repo: For messages.
+        files: All files of the repository.
+        variant: See :func:`onnx_genai.package.hub.pull`.
+
+    Raises:
+        NotFoundError: There is no ONNX model, or no such variant; the text lists what there is.
+        UnsupportedError: The model is made of several graphs.
+        PackageError: A file name leads out of the repository.
+    """
+    for file in files:
+        path = PurePosixPath(file.name)
+        if path.is_absolute() or ".." in path.parts or "\\" in file.name:
+            raise PackageError(f"{repo}: lists the file name {file.name!r}, which leads out of it")
+    packages = sorted({_folder(file.name) for file in files if PurePosixPath(file.name).name in METADATA})
+    if packages:
+        folder = _choose_package(repo, packages, variant)
+        return [file for file in files if _belongs(file.name, folder, packages)], folder
+    graph = _choose_graph(repo, files, variant)
+    beside = re.compile(re.escape(graph) + r"[._]data(_\d+)?")
+    places = {"", _folder(graph)}
+    chosen = [
+        file
+        for file in files
+        if file.name == graph
+        or beside.fullmatch(file.name)
+        or (_folder(file.name) in places and PurePosixPath(file.name).name in COMPANIONS)
+    ]
+    return chosen, ""
+
+
+def _folder(name: str) -> str:
+    parent = str(PurePosixPath(name).parent)
+    return "" if parent == "." else parent
+
+
+def _belongs(name: str, folder: str, packages: Sequence[str]) -> bool:
+    """Everything in the folder of a package, except other packages below it and weights in other formats."""
+    path = PurePosixPath(name)
+    if folder and not path.is_relative_to(folder):
+        return False
+    if any(other != folder and _folder(other + "/x") and path.is_relative_to(other) for other in packages if other):
+        return False
+    if path.suffix in OTHER_WEIGHTS or path.name in (".gitattributes", "README.md"):
+        return False
+    return _folder(name) == folder or bool(folder) or path.suffix == ".onnx" or ".onnx" in path.name
+
+
+def _choose_package(repo: str, packages: Sequence[str], variant: str | None) -> str:
+    """A folder with package metadata: the wanted one, the root, or the one for a CPU."""
+    if variant is not None:
+        exact = [folder for folder in packages if variant in (folder, PurePosixPath(folder).name)]
+        near = exact or [folder for folder in packages if variant.lower() in folder.lower()]
+        if len(near) == 1:
+            return near[0]
+        shown = ", ".join(folder or "(root)" for folder in packages)
+        raise NotFoundError(f"{repo}: variant {variant!r} fits {len(near)} of its folders; it has {shown}")
+    if "" in packages or len(packages) == 1:
+        return packages[0]
+    return min(packages, key=lambda folder: ("cpu" not in folder.lower(), "int4" not in folder.lower(), folder))
+
+
+def _choose_graph(repo: str, files: Sequence[RepositoryFile], variant: str | None) -> str:
+    graphs = [file.name for file in files if file.name.endswith(".onnx")]
+    stems = {PurePosixPath(name).stem for name in graphs}
+    others = sorted(stem for stem in stems if stem.startswith(OTHER_MODELS))
+    if others:
+        raise UnsupportedError(f"{repo}: is made of several graphs ({', '.join(others[:6])}), which is not read yet")
+    for base in layouts.BASES:
+        found: dict[str, str] = {}
+        for name in sorted(graphs):
+            match = re.fullmatch(re.escape(base) + r"(?:_([A-Za-z0-9]+))?", PurePosixPath(name).stem)
+            if match and _folder(name) in ("", "onnx"):
+                found.setdefault(match[1] or "base", name)
+        if found:
+            return _choose_variant(repo, found, variant)
+    if len(graphs) == 1 and variant is None:
+        return graphs[0]
+    if graphs:
+        raise NotFoundError(f"{repo}: has the graphs {', '.join(sorted(graphs)[:8])}, but none with a usual name")
+    kinds = sorted({PurePosixPath(file.name).suffix for file in files} & set(OTHER_WEIGHTS))
+    hint = " (download the file and use: onnx-genai import FILE.gguf OUT)" if ".gguf" in kinds else ""
+    raise NotFoundError(f"{repo}: has no ONNX model; its weights are {', '.join(kinds) or 'elsewhere'}{hint}")
+
+
+def _choose_variant(repo: str, found: dict[str, str], variant: str | None) -> str:
+    if variant is None:
+        order = layouts.PREFERENCE
+        best = min(found, key=lambda name: (order.index(name) if name in order else len(order), name))
+        return found[best]
+    for wanted in (variant, VARIANT_NAMES.get(variant)):
+        if wanted in found:
+            return found[wanted]
+    for name in found.values():
+        if variant in (name, PurePosixPath(name).name, PurePosixPath(name).stem):
+            return name
+    raise NotFoundError(f"{repo}: has no variant {variant!r}; it has {', '.join(sorted(found))}")
