@@ -84,11 +84,12 @@ def shared_cases() -> Path:
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """The package behind the alias smollm2; fetched once, then from the cache."""
+    from onnx_genai.convert import import_gguf
     from onnx_genai.errors import GenAIError
     from onnx_genai.package import hub
 
     try:
-        return hub.pull("smollm2")
+        return hub.pull("smollm2", importer=import_gguf)
     except GenAIError as error:
         if os.environ.get("ONNX_GENAI_REQUIRE_MODEL"):
             raise

@@ -6,6 +6,8 @@
 //
 //     sampling_bench [seconds per line, default 0.3]
 
+#include "genai/sampling/sequence_sampler.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -16,8 +18,6 @@
 #include <random>
 #include <string>
 #include <vector>
-
-#include "genai/sampling/sequence_sampler.h"
 
 namespace {
 
@@ -118,8 +118,8 @@ void run_line(const Line& line, const std::vector<std::vector<float>>& rows, dou
   };
   sample_all();
   std::vector<double> times_us;
-  for (const auto start = Clock::now(); times_us.size() < kMinRounds ||
-                                        std::chrono::duration<double>(Clock::now() - start).count() < seconds;) {
+  for (const auto start = Clock::now();
+       times_us.size() < kMinRounds || std::chrono::duration<double>(Clock::now() - start).count() < seconds;) {
     const auto before = Clock::now();
     sample_all();
     times_us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - before).count() / kRows);

@@ -91,6 +91,7 @@ static_assert(offsetof(OrtApi, ReleaseTensorTypeAndShapeInfo) == offset<ort_abi:
 static_assert(offsetof(OrtApi, CreateCpuMemoryInfo) == offset<ort_abi::CreateCpuMemoryInfo>());
 static_assert(offsetof(OrtApi, ReleaseMemoryInfo) == offset<ort_abi::ReleaseMemoryInfo>());
 static_assert(offsetof(OrtApi, GetAllocatorWithDefaultOptions) == offset<ort_abi::GetAllocatorWithDefaultOptions>());
+static_assert(offsetof(OrtApi, RegisterAllocator) == offset<ort_abi::RegisterAllocator>());
 static_assert(offsetof(OrtApi, AllocatorFree) == offset<ort_abi::AllocatorFree>());
 
 // Numbers of parameters.
@@ -148,6 +149,7 @@ static_assert(arity<decltype(OrtApi::ReleaseTensorTypeAndShapeInfo)>() == ort_ab
 static_assert(arity<decltype(OrtApi::CreateCpuMemoryInfo)>() == ort_abi::CreateCpuMemoryInfo::kArity);
 static_assert(arity<decltype(OrtApi::ReleaseMemoryInfo)>() == ort_abi::ReleaseMemoryInfo::kArity);
 static_assert(arity<decltype(OrtApi::GetAllocatorWithDefaultOptions)>() == ort_abi::GetAllocatorWithDefaultOptions::kArity);
+static_assert(arity<decltype(OrtApi::RegisterAllocator)>() == ort_abi::RegisterAllocator::kArity);
 static_assert(arity<decltype(OrtApi::AllocatorFree)>() == ort_abi::AllocatorFree::kArity);
 
 // Enum values.
@@ -196,6 +198,10 @@ static_assert(sizeof(ONNXTensorElementDataType) == sizeof(ort_abi::ElementType))
 static_assert(sizeof(OrtApiBase) == sizeof(ort_abi::ApiBase));
 static_assert(offsetof(OrtApiBase, GetApi) == offsetof(ort_abi::ApiBase, get_api));
 static_assert(offsetof(OrtApiBase, GetVersionString) == offsetof(ort_abi::ApiBase, get_version_string));
+static_assert(offsetof(OrtAllocator, Alloc) == offsetof(ort_abi::AllocatorTable, alloc));
+static_assert(offsetof(OrtAllocator, Free) == offsetof(ort_abi::AllocatorTable, free));
+static_assert(offsetof(OrtAllocator, Info) == offsetof(ort_abi::AllocatorTable, info));
+static_assert(offsetof(OrtAllocator, Reserve) == offsetof(ort_abi::AllocatorTable, reserve));
 static_assert(ORT_API_VERSION >= ort_abi::kFloorApi);
 
 }  // namespace

@@ -7,6 +7,7 @@ is for the C++ tests (bytes in hex, "-" for none):
 
     table NAME DECODING STRIP   byte_level or byte_fallback; 1 if one leading space is stripped
     token KIND BYTES            text, byte or special; ids count from 0
+    first ID BYTES              what this token is instead when no other stands before it
     decode SKIP TEXT ID...      SKIP: 1 leaves special tokens out; TEXT: UTF-8
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ class Table:
     strips: bool
     tokens: list[Token]
     tokenizer: Tokenizer
+    first: dict[int, bytes] = field(default_factory=dict)
 
 
 def byte_characters() -> dict[int, str]:
@@ -104,11 +106,24 @@ def byte_fallback_table(name: str, strips: bool) -> Table:
     return Table(name, "byte_fallback", strips, tokens, tokenizer)
 
 
+def metaspace_table() -> Table:
+    texts = ["▁a", "▁", "▁▁", "b", "▁c▁d", "", "你", "▁🙂", "e f"]
+    vocab = {text: i for i, text in enumerate(texts)}
+    tokenizer = Tokenizer(models.WordLevel(vocab=vocab, unk_token="b"))
+    tokenizer.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
+    tokenizer.add_special_tokens([AddedToken("<s>", special=True)])
+    tokens = [Token("text", text.replace("▁", " ").encode()) for text in texts]
+    first = {i: text.replace("▁", "").encode() for i, text in enumerate(texts) if "▁" in text}
+    return Table("metaspace", "byte_level", False, [*tokens, Token("special", b"<s>")], tokenizer, first)
+
+
 def id_lists(table: Table, rng: np.random.Generator) -> list[list[int]]:
     """Random ids, with bytes of real characters and of broken ones among them."""
+    size = len(table.tokens)
+    if size < 256:
+        return [rng.integers(0, size + 1, int(rng.integers(0, 6))).tolist() for _ in range(RANDOM_CASES)]
     index = {token.content: i for i, token in enumerate(table.tokens) if len(token.content) == 1}
     interesting = [EMOJI, FAMILY, "é你".encode(), b"\xc3(", b"\xed\xa0\x80", b"\xc0\x80", b"\xf0\x9f", b"\xff", b" "]
-    size = len(table.tokens)
     lists: list[list[int]] = [[], [size], [size + 7, 0x41]]
     lists += [[index[bytes([byte])] for byte in piece] for piece in interesting]
     while len(lists) < RANDOM_CASES:
@@ -131,12 +146,13 @@ def main() -> None:
     parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent)
     folder = parser.parse_args().output_dir
     rng = np.random.default_rng(20261129)
-    tables = [byte_level_table(), byte_fallback_table("llama", True), byte_fallback_table("gemma", False)]
+    tables = [byte_level_table(), byte_fallback_table("llama", True), byte_fallback_table("gemma", False), metaspace_table()]
     lines: list[str] = []
     data: list[dict[str, object]] = []
     for table in tables:
         lines.append(f"table {table.name} {table.decoding} {int(table.strips)}")
         lines += [f"token {token.kind} {token.content.hex() or '-'}" for token in table.tokens]
+        lines += [f"first {token_id} {content.hex() or '-'}" for token_id, content in table.first.items()]
         cases = []
         for ids in id_lists(table, rng):
             for skip in (True, False):

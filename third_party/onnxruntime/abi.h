@@ -82,6 +82,19 @@ enum class MemType : std::int32_t { kCpuInput = -2, kCpuOutput = -1, kDefault = 
 using LoggingFunction = void(ORT_ABI_CALL*)(void* param, LoggingLevel severity, const char* category,
                                             const char* log_id, const char* code_location, const char* message);
 
+/// An allocator that the caller implements; `struct Allocator` of the library begins with these fields. Those after
+/// `reserve` are read by libraries that find a newer version in `version`.
+struct AllocatorTable {
+  std::uint32_t version;
+  void*(ORT_ABI_CALL* alloc)(AllocatorTable* self, std::size_t size);
+  void(ORT_ABI_CALL* free)(AllocatorTable* self, void* memory);
+  const MemoryInfo*(ORT_ABI_CALL* info)(const AllocatorTable* self);
+  void*(ORT_ABI_CALL* reserve)(AllocatorTable* self, std::size_t size);
+  void* get_stats;
+  void* alloc_on_stream;
+  void* shrink;
+};
+
 /// What the exported function OrtGetApiBase returns.
 struct ApiBase {
   const void*(ORT_ABI_CALL* get_api)(std::uint32_t version);
@@ -177,6 +190,7 @@ using ReleaseTensorTypeAndShapeInfo = Function<99, 1, void(TensorTypeAndShapeInf
 using CreateCpuMemoryInfo = Function<69, 1, Status*(AllocatorType, MemType, MemoryInfo**)>;
 using ReleaseMemoryInfo = Function<94, 1, void(MemoryInfo*)>;
 using GetAllocatorWithDefaultOptions = Function<78, 1, Status*(Allocator**)>;
+using RegisterAllocator = Function<176, 9, Status*(Env*, Allocator*)>;
 using AllocatorFree = Function<76, 1, Status*(Allocator*, void*)>;
 
 /// The function table of a loaded library. A plain view; the table lives as long as the library is loaded.

@@ -56,8 +56,8 @@ TEST_CASE("IncompleteTail_CutBeforeIt_LeavesLossyDecodeUnchanged") {
     const std::size_t cut = static_cast<std::size_t>(code % 4) + 1;
     const std::string head = bytes.substr(0, cut);
     const std::size_t held = incomplete_utf8_tail(head);
-    const std::string pieces = decode_utf8_lossy(head.substr(0, cut - held)) +
-                               decode_utf8_lossy(head.substr(cut - held) + bytes.substr(cut));
+    const std::string pieces =
+        decode_utf8_lossy(head.substr(0, cut - held)) + decode_utf8_lossy(head.substr(cut - held) + bytes.substr(cut));
     if (pieces != decode_utf8_lossy(bytes)) FAIL_CHECK("cut " << cut << " of code " << code);
   }
 }

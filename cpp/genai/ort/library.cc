@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "genai/base/error.h"
+#include "genai/ort/host_allocator.h"
 #include "genai/ort/status.h"
 #include "onnxruntime/abi.h"
 
@@ -107,7 +108,13 @@ Library::Library(const std::string& path) : path_(path) {
                   "ONNX Runtime could not describe host memory");
   throw_if_failed(*api_, api_->call<ort_abi::GetAllocatorWithDefaultOptions>(&cpu_allocator_),
                   "ONNX Runtime has no host allocator");
+  auto allocator = std::make_unique<HostAllocator>(cpu_memory_);
+  const StatusText registered =
+      take_status(*api_, api_->call<ort_abi::RegisterAllocator>(env_, allocator->handle()));
+  if (registered.code == 0) host_allocator_ = std::move(allocator);
 }
+
+Library::~Library() = default;
 
 std::vector<std::string> Library::available_providers() const {
   char** names = nullptr;

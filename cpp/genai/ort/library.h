@@ -14,6 +14,8 @@ struct Status;
 
 namespace genai::ort {
 
+class HostAllocator;
+
 enum class LogSeverity { kVerbose, kInfo, kWarning, kError, kFatal };
 
 /// Receives ONNX Runtime's log lines of severity warning and above. May be called from any thread, also after the
@@ -39,7 +41,7 @@ class Library {
 
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
-  ~Library() = default;
+  ~Library();
 
   const std::string& path() const { return path_; }
   /// As the library says it, e.g. "1.32.0".
@@ -59,6 +61,8 @@ class Library {
   ort_abi::Env* env() const { return env_; }
   ort_abi::MemoryInfo* cpu_memory() const { return cpu_memory_; }
   ort_abi::Allocator* cpu_allocator() const { return cpu_allocator_; }
+  /// Whether sessions may use HostAllocator: false when another package registered an allocator in the environment.
+  bool has_host_allocator() const { return host_allocator_ != nullptr; }
 
  private:
   explicit Library(const std::string& path);
@@ -71,6 +75,7 @@ class Library {
   ort_abi::Env* env_ = nullptr;
   ort_abi::MemoryInfo* cpu_memory_ = nullptr;
   ort_abi::Allocator* cpu_allocator_ = nullptr;
+  std::unique_ptr<HostAllocator> host_allocator_;
 };
 
 /// Minor number of an ONNX Runtime version: 32 of "1.32.0". Throws kBackend, naming the library at `path`, when that

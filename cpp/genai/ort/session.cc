@@ -21,6 +21,7 @@ class OptionsHandle {
     require(api_.call<ort_abi::SetIntraOpNumThreads>(handle_.get(), options.intra_op_threads),
             "ONNX Runtime refused intra_op_threads = " + std::to_string(options.intra_op_threads));
     add_config("session.intra_op.allow_spinning", options.spinning ? "1" : "0");
+    if (library.has_host_allocator() && !std::getenv("NOHUGE")) add_config("session.use_env_allocators", "1");
     for (const auto& [key, value] : options.config) add_config(key, value);
     for (const Provider& provider : options.providers) append(provider);
   }

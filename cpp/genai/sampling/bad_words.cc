@@ -1,8 +1,8 @@
 #include "genai/sampling/bad_words.h"
 
-#include <algorithm>
-
 #include "genai/sampling/ban_tokens.h"
+
+#include <algorithm>
 
 namespace genai::sampling {
 

@@ -26,7 +26,9 @@ TEST_CASE("BadWords_OneId_IsAlwaysBanned") {
   CHECK(is_banned(4, {1}, {4}));
 }
 
-TEST_CASE("BadWords_LastIdOutsideTheRow_IsIgnored") { CHECK_FALSE(is_banned(4, {1}, {1, 77})); }
+TEST_CASE("BadWords_LastIdOutsideTheRow_IsIgnored") {
+  CHECK_FALSE(is_banned(4, {1}, {1, 77}));
+}
 
 }  // namespace
 }  // namespace genai::sampling

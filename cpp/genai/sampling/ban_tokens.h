@@ -1,8 +1,8 @@
 #pragma once
 
-#include <span>
-
 #include "genai/base/ids.h"
+
+#include <span>
 
 namespace genai::sampling {
 

@@ -1,9 +1,9 @@
 #include "genai/sampling/candidates.h"
 
+#include "genai/sampling/kernels.h"
+
 #include <algorithm>
 #include <array>
-
-#include "genai/sampling/kernels.h"
 
 namespace genai::sampling {
 
@@ -28,7 +28,9 @@ void scale_logits(Candidates& candidates, float shift, float scale) {
   kernels(best_isa()).exp_values(candidates.logits.data(), candidates.size(), 0.0F, 1.0F, candidates.weights.data());
 }
 
-double total_weight(const Candidates& candidates) { return sum_of(candidates.weights) + candidates.tail_weight; }
+double total_weight(const Candidates& candidates) {
+  return sum_of(candidates.weights) + candidates.tail_weight;
+}
 
 std::size_t most_likely(const Candidates& candidates) {
   std::size_t best = 0;

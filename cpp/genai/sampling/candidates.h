@@ -1,12 +1,12 @@
 #pragma once
 
+#include "genai/base/ids.h"
+
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include "genai/base/ids.h"
 
 namespace genai::sampling {
 
@@ -15,7 +15,8 @@ namespace genai::sampling {
 inline constexpr double kProbabilitySlack = 0x1p-22;
 
 /// The tokens of one row that may still be drawn: parallel arrays in ascending id order, and buffers. Filters remove
-/// entries and keep the order; each requires and leaves at least one. Buffers grow to what a row needs, at most to the vocabulary.
+/// entries and keep the order; each requires and leaves at least one. Buffers grow to what a row needs, at most to the
+/// vocabulary.
 struct Candidates {
   std::vector<TokenId> ids;
   std::vector<float> logits;   ///< after temperature, shifted so that the row's largest is 0

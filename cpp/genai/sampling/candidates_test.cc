@@ -1,13 +1,13 @@
 #include "genai/sampling/candidates.h"
 
+#include "genai/base/random.h"
+#include "genai/sampling/test_candidates.h"
+
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <limits>
 #include <vector>
-
-#include "genai/base/random.h"
-#include "genai/sampling/test_candidates.h"
 
 namespace genai::sampling {
 namespace {
@@ -17,8 +17,9 @@ using test::candidates_of_logits;
 using test::Ids;
 
 TEST_CASE("RankKey_AnyFloats_SortsByLogitThenId") {
-  const float values[] = {std::numeric_limits<float>::infinity(), 3.5F, 1e-40F, 0.0F, -1e-40F, -2.0F,
-                          std::numeric_limits<float>::lowest(), -std::numeric_limits<float>::infinity()};
+  const float values[] = {
+      std::numeric_limits<float>::infinity(), 3.5F, 1e-40F, 0.0F, -1e-40F, -2.0F, std::numeric_limits<float>::lowest(),
+      -std::numeric_limits<float>::infinity()};
   for (std::size_t i = 0; i + 1 < std::size(values); ++i) {
     CHECK(rank_key(values[i], 9) < rank_key(values[i + 1], 0));
     CHECK(rank_key(values[i], 3) < rank_key(values[i], 4));

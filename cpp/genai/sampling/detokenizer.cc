@@ -1,11 +1,11 @@
 #include "genai/sampling/detokenizer.h"
 
+#include "genai/base/error.h"
+#include "genai/base/utf8.h"
+
 #include <cstddef>
 #include <string_view>
 #include <utility>
-
-#include "genai/base/error.h"
-#include "genai/base/utf8.h"
 
 namespace genai::sampling {
 namespace {

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <memory>
-#include <string>
-
 #include "genai/base/ids.h"
 #include "genai/core/token_table.h"
+
+#include <memory>
+#include <string>
 
 namespace genai::sampling {
 
@@ -29,8 +29,8 @@ class Detokenizer {
   bool skip_special_tokens_;
   bool has_tokens_ = false;  ///< an id that counts was appended
   bool may_strip_;           ///< nothing was emitted yet, and the first-space rule holds
-  std::string pending_;   ///< bytes not yet emitted
-  std::string byte_run_;  ///< run of byte-fallback tokens not yet decoded
+  std::string pending_;      ///< bytes not yet emitted
+  std::string byte_run_;     ///< run of byte-fallback tokens not yet decoded
 };
 
 }  // namespace genai::sampling

@@ -1,5 +1,8 @@
 #include "genai/sampling/detokenizer.h"
 
+#include "genai/base/error.h"
+#include "genai/base/utf8.h"
+
 #include <doctest/doctest.h>
 
 #include <fstream>
@@ -9,9 +12,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "genai/base/error.h"
-#include "genai/base/utf8.h"
 
 namespace genai::sampling {
 namespace {
@@ -56,8 +56,12 @@ std::vector<GoldenTable> read_golden(const std::string& path) {
           third == "byte_level" ? TokenTable::Decoding::kByteLevel : TokenTable::Decoding::kByteFallback;
       line >> golden.table->strip_first_space;
     } else if (word == "token") {
-      tables.back().table->kinds.push_back(second == "byte" ? Kind::kByte : second == "special" ? Kind::kSpecial : Kind::kText);
+      tables.back().table->kinds.push_back(second == "byte"      ? Kind::kByte
+                                           : second == "special" ? Kind::kSpecial
+                                                                 : Kind::kText);
       tables.back().table->bytes.push_back(from_hex(third));
+    } else if (word == "first") {
+      tables.back().table->first[std::stoi(second)] = from_hex(third);
     } else {
       REQUIRE(word == "decode");
       Decode& decode = tables.back().decodes.emplace_back();
@@ -92,7 +96,7 @@ std::shared_ptr<TokenTable> byte_level(std::vector<std::string> tokens) {
 
 TEST_CASE("Detokenizer_GoldenIds_GivesTheTextOfTheTokenizersLibrary") {
   const std::vector<GoldenTable> tables = read_golden(GENAI_TESTS_DIR "/golden/detokenizer.txt");
-  CHECK(tables.size() == 3);
+  CHECK(tables.size() == 4);
   for (const GoldenTable& golden : tables) {
     CHECK(golden.decodes.size() > 100);
     for (const Decode& decode : golden.decodes) {
@@ -135,7 +139,10 @@ TEST_CASE("Detokenizer_ByteFallbackRun_IsHeldUntilItEnds") {
   shared->kinds = {Kind::kByte, Kind::kByte, Kind::kByte, Kind::kText};
   const std::string r(kReplacementCharacter);
 
-  CHECK(pieces_of(shared, true, {0, 1, 2, 3}) == Pieces{"", "", "", "\xE4\xBD\xA0" "b", ""});
+  CHECK(pieces_of(shared, true, {0, 1, 2, 3}) == Pieces{"", "", "",
+                                                        "\xE4\xBD\xA0"
+                                                        "b",
+                                                        ""});
   CHECK(pieces_of(shared, true, {0, 1, 3}) == Pieces{"", "", r + r + "b", ""});
   CHECK(pieces_of(shared, true, {0, 1, 2, 0}) == Pieces{"", "", "", "", r + r + r + r});
 }

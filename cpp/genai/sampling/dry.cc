@@ -29,8 +29,7 @@ void match_suffix(std::span<const TokenId> tokens, std::vector<std::size_t>& len
 /// Tokens after the last breaker: no match is longer.
 std::size_t max_match(std::span<const TokenId> tokens, std::span<const TokenId> breakers) {
   std::size_t length = 0;
-  while (length < tokens.size() &&
-         std::ranges::find(breakers, tokens[tokens.size() - 1 - length]) == breakers.end()) {
+  while (length < tokens.size() && std::ranges::find(breakers, tokens[tokens.size() - 1 - length]) == breakers.end()) {
     ++length;
   }
   return length;
@@ -59,9 +58,9 @@ void apply_dry(std::span<float> logits, std::span<const TokenId> tokens, const D
     const bool has_longer = i + 1 < scratch.followers.size() && scratch.followers[i + 1].first == follower;
     float& logit = logits[static_cast<std::size_t>(follower)];
     if (has_longer || !std::isfinite(logit)) continue;
-    const double penalty = static_cast<double>(options.multiplier) *
-                           std::pow(static_cast<double>(options.base),
-                                    static_cast<double>(length - options.allowed_length));
+    const double penalty =
+        static_cast<double>(options.multiplier) *
+        std::pow(static_cast<double>(options.base), static_cast<double>(length - options.allowed_length));
     const double lowest = static_cast<double>(std::numeric_limits<float>::lowest());
     logit = static_cast<float>(std::max(lowest, static_cast<double>(logit) - penalty));
   }

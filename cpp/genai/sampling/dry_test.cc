@@ -38,7 +38,7 @@ TEST_CASE("Dry_Breaker_EndsTheMatch") {
   const std::vector<TokenId> breakers = {2};
   const DryOptions options{.multiplier = 1.0F, .base = 2.0F, .allowed_length = 1, .sequence_breakers = breakers};
 
-  CHECK(penalised({1, 2, 3, 4, 5, 1, 2, 3}, options)[4] == -1.0F);  // only the 3 matches
+  CHECK(penalised({1, 2, 3, 4, 5, 1, 2, 3}, options)[4] == -1.0F);             // only the 3 matches
   CHECK(penalised({1, 2, 5, 1, 2}, options) == std::vector<float>(10, 0.0F));  // the suffix is a breaker
 }
 

@@ -1,10 +1,10 @@
 #include "genai/sampling/forced_token.h"
 
+#include "genai/base/error.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-
-#include "genai/base/error.h"
 
 namespace genai::sampling {
 

@@ -1,11 +1,11 @@
 #include "genai/sampling/forced_token.h"
 
+#include "genai/base/error.h"
+
 #include <doctest/doctest.h>
 
 #include <limits>
 #include <vector>
-
-#include "genai/base/error.h"
 
 namespace genai::sampling {
 namespace {

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <span>
-
 #include "genai/sampling/token_counts.h"
+
+#include <span>
 
 namespace genai::sampling {
 

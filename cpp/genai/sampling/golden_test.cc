@@ -1,5 +1,8 @@
 // Every logits processor against rows that others computed; tests/golden/make_sampling.py describes the file.
 
+#include "genai/base/error.h"
+#include "genai/sampling/sequence_sampler.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -12,9 +15,6 @@
 #include <sstream>
 #include <string>
 #include <vector>
-
-#include "genai/base/error.h"
-#include "genai/sampling/sequence_sampler.h"
 
 namespace genai::sampling {
 namespace {
@@ -101,10 +101,14 @@ bool set_number(SamplingParams& params, const std::string& key, double value) {
                                                        {"min_new_tokens", &params.min_new_tokens},
                                                        {"dry_allowed_length", &params.dry_allowed_length},
                                                        {"no_repeat_ngram_size", &params.no_repeat_ngram_size}};
-  if (const auto found = reals.find(key); found != reals.end()) *found->second = real;
-  else if (const auto place = wholes.find(key); place != wholes.end()) *place->second = whole;
-  else if (key == "mirostat") params.mirostat = static_cast<int>(value);
-  else return false;
+  if (const auto found = reals.find(key); found != reals.end())
+    *found->second = real;
+  else if (const auto place = wholes.find(key); place != wholes.end())
+    *place->second = whole;
+  else if (key == "mirostat")
+    params.mirostat = static_cast<int>(value);
+  else
+    return false;
   return true;
 }
 
@@ -112,17 +116,24 @@ SamplingParams params_of(const Case& test) {
   SamplingParams params;
   for (const auto& [key, values] : test.args) {
     const std::vector<TokenId> ids = cast_all<TokenId>(values);
-    if (key == "dry_sequence_breakers") params.dry_sequence_breakers = ids;
-    else if (key == "suppress_tokens") params.suppress_tokens = ids;
-    else if (key == "begin_suppress_tokens") params.begin_suppress_tokens = ids;
-    else if (key == "stop_token_ids") params.stop_token_ids = ids;
-    else if (key.starts_with("bad_words_")) params.bad_words.push_back(ids);
+    if (key == "dry_sequence_breakers")
+      params.dry_sequence_breakers = ids;
+    else if (key == "suppress_tokens")
+      params.suppress_tokens = ids;
+    else if (key == "begin_suppress_tokens")
+      params.begin_suppress_tokens = ids;
+    else if (key == "stop_token_ids")
+      params.stop_token_ids = ids;
+    else if (key.starts_with("bad_words_"))
+      params.bad_words.push_back(ids);
     else if (key == "logit_bias_ids") {
       const std::vector<double>& biases = test.args.at("logit_bias_values");
-      for (std::size_t i = 0; i < ids.size(); ++i) params.logit_bias.emplace_back(ids[i], static_cast<float>(biases[i]));
+      for (std::size_t i = 0; i < ids.size(); ++i)
+        params.logit_bias.emplace_back(ids[i], static_cast<float>(biases[i]));
     } else if (key == "forced_positions") {
       const std::vector<double>& forced = test.args.at("forced_ids");
-      for (std::size_t i = 0; i < ids.size(); ++i) params.forced_tokens.emplace_back(ids[i], static_cast<TokenId>(forced[i]));
+      for (std::size_t i = 0; i < ids.size(); ++i)
+        params.forced_tokens.emplace_back(ids[i], static_cast<TokenId>(forced[i]));
     } else if (key != "logit_bias_values" && key != "forced_ids" && key != "eos_ids") {
       REQUIRE_MESSAGE(set_number(params, key, values.at(0)), "unknown key " << key);
     }
@@ -163,8 +174,10 @@ TEST_CASE("SequenceSampler_GoldenRows_GivesWhatOthersComputed") {
 
       sampler.process(row, context);
       const bool is_all_forbidden = std::ranges::all_of(row, [](float logit) { return logit == kForbidden; });
-      if (is_all_forbidden) CHECK_THROWS_AS(sampler.filter(row, context), Error);
-      else sampler.filter(row, context);
+      if (is_all_forbidden)
+        CHECK_THROWS_AS(sampler.filter(row, context), Error);
+      else
+        sampler.filter(row, context);
 
       CHECK_MESSAGE(is_close(row, step.expected), test.name << "\n in   " << shown(step.logits) << "\n got  "
                                                             << shown(row) << "\n want " << shown(step.expected));

@@ -170,10 +170,8 @@ struct ScanAvx2 {
     max = std::max(max, block_max[whole]);
   }
   const __m128 min = _mm_min_ps(_mm256_castps256_ps128(state.min), _mm256_extractf128_ps(state.min, 1));
-  return {.max = max,
-          .min = min_of_4(min),
-          .has_nan = _mm256_movemask_ps(state.nan) != 0,
-          .has_pos_inf = max == kInfinity};
+  return {
+      .max = max, .min = min_of_4(min), .has_nan = _mm256_movemask_ps(state.nan) != 0, .has_pos_inf = max == kInfinity};
 }
 
 [[gnu::target("avx2")]] inline __m256 sum_exp_lanes_avx2(const float* v, __m256 shift, __m256 scale) {
@@ -286,8 +284,8 @@ struct ScanAvx512 {
   return sum_of_4(_mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1)));
 }
 
-[[gnu::target("avx512f")]] void sum_exp_blocks_avx512(const float* values, std::size_t size, float shift,
-                                                      float scale, float* sums) {
+[[gnu::target("avx512f")]] void sum_exp_blocks_avx512(const float* values, std::size_t size, float shift, float scale,
+                                                      float* sums) {
   const __m512 shifts = _mm512_set1_ps(shift);
   const __m512 scales = _mm512_set1_ps(scale);
   const std::size_t whole = size / kBlockSize;

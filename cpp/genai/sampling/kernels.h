@@ -1,9 +1,9 @@
 #pragma once
 
+#include "genai/base/ids.h"
+
 #include <cstddef>
 #include <span>
-
-#include "genai/base/ids.h"
 
 namespace genai::sampling {
 
@@ -19,7 +19,9 @@ RowScan scan_row(std::span<const float> logits);
 
 /// Values that one entry of a block array stands for.
 inline constexpr std::size_t kBlockSize = 64;
-constexpr std::size_t num_blocks(std::size_t size) { return (size + kBlockSize - 1) / kBlockSize; }
+constexpr std::size_t num_blocks(std::size_t size) {
+  return (size + kBlockSize - 1) / kBlockSize;
+}
 
 /// Instruction sets that the kernels are written for. Results are the same to the last bit on all of them: 16 partial
 /// sums a block in a fixed order, no fused multiply-add. So a seed gives the same tokens on every CPU that computes

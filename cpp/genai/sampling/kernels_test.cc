@@ -17,7 +17,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 // 0, 1, and one below, at and above a register, a block and a chunk of scan_row.
-constexpr std::size_t kSizes[] = {0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 63, 64, 65, 127, 129, 1000, 4095, 4096, 4097, 9001};
+constexpr std::size_t kSizes[] = {0,  1,  2,  3,   7,   8,    9,    15,   16,   17,  31,
+                                  63, 64, 65, 127, 129, 1000, 4095, 4096, 4097, 9001};
 
 /// Values after `offset` unused ones, so that a row starts at any alignment.
 std::vector<float> random_values(std::size_t size, std::uint32_t seed) {
@@ -62,7 +63,9 @@ std::vector<Isa> wide_isas() {
   return isas;
 }
 
-std::uint32_t bits(float value) { return std::bit_cast<std::uint32_t>(value); }
+std::uint32_t bits(float value) {
+  return std::bit_cast<std::uint32_t>(value);
+}
 
 TEST_CASE("ScanRow_AnySizeAndAlignment_EqualsPlainLoop") {
   for (const std::size_t size : kSizes) {

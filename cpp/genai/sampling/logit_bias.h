@@ -1,9 +1,9 @@
 #pragma once
 
+#include "genai/base/ids.h"
+
 #include <span>
 #include <utility>
-
-#include "genai/base/ids.h"
 
 namespace genai::sampling {
 

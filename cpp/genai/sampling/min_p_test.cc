@@ -1,8 +1,8 @@
 #include "genai/sampling/min_p.h"
 
-#include <doctest/doctest.h>
-
 #include "genai/sampling/test_candidates.h"
+
+#include <doctest/doctest.h>
 
 namespace genai::sampling {
 namespace {
@@ -19,9 +19,13 @@ TEST_CASE("MinP_ProbabilityAtTheBorder_IsKept") {
   CHECK(kept(candidates_of({0.4, 0.2, 0.19, 0.21}), 0.5F) == Ids{0, 1, 3});
 }
 
-TEST_CASE("MinP_One_KeepsTheMostLikelyAndItsTies") { CHECK(kept(candidates_of({0.3, 0.4, 0.4}), 1.0F) == Ids{1, 2}); }
+TEST_CASE("MinP_One_KeepsTheMostLikelyAndItsTies") {
+  CHECK(kept(candidates_of({0.3, 0.4, 0.4}), 1.0F) == Ids{1, 2});
+}
 
-TEST_CASE("MinP_Zero_KeepsAll") { CHECK(kept(candidates_of({1.0, 1e-30}), 0.0F) == Ids{0, 1}); }
+TEST_CASE("MinP_Zero_KeepsAll") {
+  CHECK(kept(candidates_of({1.0, 1e-30}), 0.0F) == Ids{0, 1});
+}
 
 }  // namespace
 }  // namespace genai::sampling

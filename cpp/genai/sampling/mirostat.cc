@@ -13,11 +13,12 @@ void Mirostat::apply(Candidates& candidates) const {
   const double smallest = std::log(total_weight(candidates)) - (mu_ + kProbabilitySlack) * std::numbers::ln2;
   const std::size_t best = most_likely(candidates);
   const bool keeps_any = static_cast<double>(candidates.logits[best]) >= smallest;
-  keep_if(candidates, [&](std::size_t i) {
-    return keeps_any ? static_cast<double>(candidates.logits[i]) >= smallest : i == best;
-  });
+  keep_if(candidates,
+          [&](std::size_t i) { return keeps_any ? static_cast<double>(candidates.logits[i]) >= smallest : i == best; });
 }
 
-void Mirostat::observe(double surprise) { mu_ -= eta_ * (surprise - tau_); }
+void Mirostat::observe(double surprise) {
+  mu_ -= eta_ * (surprise - tau_);
+}
 
 }  // namespace genai::sampling

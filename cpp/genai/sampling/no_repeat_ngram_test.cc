@@ -24,9 +24,13 @@ TEST_CASE("NoRepeatNgram_SuffixSeenBefore_BansItsFollowers") {
   CHECK(banned({1, 2, 3, 5, 2}, 2) == std::set<TokenId>{3});
 }
 
-TEST_CASE("NoRepeatNgram_SizeOne_BansEveryTokenSeen") { CHECK(banned({1, 2, 1}, 1) == std::set<TokenId>{1, 2}); }
+TEST_CASE("NoRepeatNgram_SizeOne_BansEveryTokenSeen") {
+  CHECK(banned({1, 2, 1}, 1) == std::set<TokenId>{1, 2});
+}
 
-TEST_CASE("NoRepeatNgram_OverlappingRepeat_IsBanned") { CHECK(banned({1, 1}, 2) == std::set<TokenId>{1}); }
+TEST_CASE("NoRepeatNgram_OverlappingRepeat_IsBanned") {
+  CHECK(banned({1, 1}, 2) == std::set<TokenId>{1});
+}
 
 TEST_CASE("NoRepeatNgram_OffOrTooShort_BansNothing") {
   CHECK(banned({1, 1, 1}, 0).empty());
@@ -34,7 +38,9 @@ TEST_CASE("NoRepeatNgram_OffOrTooShort_BansNothing") {
   CHECK(banned({}, 1).empty());
 }
 
-TEST_CASE("NoRepeatNgram_FollowerOutsideTheRow_IsIgnored") { CHECK(banned({1, 99, 1}, 2).empty()); }
+TEST_CASE("NoRepeatNgram_FollowerOutsideTheRow_IsIgnored") {
+  CHECK(banned({1, 99, 1}, 2).empty());
+}
 
 }  // namespace
 }  // namespace genai::sampling

@@ -1,11 +1,11 @@
 #pragma once
 
+#include "genai/sampling/candidates.h"
+#include "genai/sampling/kernels.h"
+
 #include <cstddef>
 #include <span>
 #include <vector>
-
-#include "genai/sampling/candidates.h"
-#include "genai/sampling/kernels.h"
 
 namespace genai::sampling {
 

@@ -1,14 +1,14 @@
 #include "genai/sampling/row_logprobs.h"
 
+#include "genai/sampling/candidates.h"
+#include "genai/sampling/kernels.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-
-#include "genai/sampling/candidates.h"
-#include "genai/sampling/kernels.h"
 
 namespace genai::sampling {
 namespace {

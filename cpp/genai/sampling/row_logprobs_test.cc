@@ -62,7 +62,8 @@ TEST_CASE("RowLogprobs_RandomRows_EqualsFloat64AndFullSort") {
 
     // Result in float32 (half an ulp of at most 64), and the relative error of the sum, below 32 ulp.
     const double tolerance = (32.0 + 32.0) * std::numeric_limits<float>::epsilon();
-    CHECK(std::abs(static_cast<double>(score.logprob) - (static_cast<double>(row[0]) - max - std::log(sum))) < tolerance);
+    CHECK(std::abs(static_cast<double>(score.logprob) - (static_cast<double>(row[0]) - max - std::log(sum))) <
+          tolerance);
     REQUIRE(score.top.size() == std::min<std::size_t>(20, size));
     for (std::size_t i = 0; i < score.top.size(); ++i) CHECK(score.top[i].token == order[i]);
   }

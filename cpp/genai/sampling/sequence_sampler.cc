@@ -1,14 +1,5 @@
 #include "genai/sampling/sequence_sampler.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <numbers>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "genai/base/error.h"
 #include "genai/base/random.h"
 #include "genai/sampling/bad_words.h"
@@ -30,6 +21,15 @@
 #include "genai/sampling/top_p.h"
 #include "genai/sampling/typical_p.h"
 #include "genai/sampling/xtc.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace genai::sampling {
 namespace {
@@ -132,16 +132,17 @@ void SequenceSampler::Impl::read_row(std::span<const float> row, std::uint64_t p
   index.read(row.first(vocab_size));
   if (index.scan().max > kForbidden) return;
   const std::string names = banning_processors(params);
-  throw Error(ErrorCode::kInvalidArgument,
-              "every token is forbidden at output position " + std::to_string(position) + " by " +
-                  (names.empty() ? "the model or a logits processor" : names) + "; allow at least one");
+  throw Error(ErrorCode::kInvalidArgument, "every token is forbidden at output position " + std::to_string(position) +
+                                               " by " + (names.empty() ? "the model or a logits processor" : names) +
+                                               "; allow at least one");
 }
 
 /// Sum of exp of all scaled logits; fills block_sums.
 double SequenceSampler::Impl::sum_exp_row() {
   block_sums.resize(num_blocks(vocab_size));
-  kernels(best_isa()).sum_exp_blocks(index.row().data(), vocab_size, index.scan().max,
-                                     temperature_scale(params.temperature), block_sums.data());
+  kernels(best_isa())
+      .sum_exp_blocks(index.row().data(), vocab_size, index.scan().max, temperature_scale(params.temperature),
+                      block_sums.data());
   return sum_of_blocks(block_sums);
 }
 

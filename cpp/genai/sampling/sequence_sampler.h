@@ -1,15 +1,15 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <span>
-
 #include "genai/base/ids.h"
 #include "genai/core/sampling_params.h"
 #include "genai/sampling/kernels.h"       // IWYU pragma: export (RowScan, scan_row)
 #include "genai/sampling/row_logprobs.h"  // IWYU pragma: export
 #include "genai/sampling/validate.h"      // IWYU pragma: export
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
 
 namespace genai::sampling {
 

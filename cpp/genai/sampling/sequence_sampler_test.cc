@@ -1,5 +1,15 @@
 #include "genai/sampling/sequence_sampler.h"
 
+#include "genai/base/error.h"
+#include "genai/sampling/min_p.h"
+#include "genai/sampling/mirostat.h"
+#include "genai/sampling/test_candidates.h"
+#include "genai/sampling/top_a.h"
+#include "genai/sampling/top_k.h"
+#include "genai/sampling/top_p.h"
+#include "genai/sampling/typical_p.h"
+#include "genai/sampling/xtc.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,16 +20,6 @@
 #include <random>
 #include <string>
 #include <vector>
-
-#include "genai/base/error.h"
-#include "genai/sampling/min_p.h"
-#include "genai/sampling/mirostat.h"
-#include "genai/sampling/test_candidates.h"
-#include "genai/sampling/top_a.h"
-#include "genai/sampling/top_k.h"
-#include "genai/sampling/top_p.h"
-#include "genai/sampling/typical_p.h"
-#include "genai/sampling/xtc.h"
 
 namespace genai::sampling {
 namespace {
@@ -32,7 +32,9 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 const std::vector<TokenId> kPrompt = {0};
 
 /// A context at output position `tokens.size() - 1`.
-RowContext after(const std::vector<TokenId>& tokens) { return {.tokens = tokens, .num_prompt_tokens = 1}; }
+RowContext after(const std::vector<TokenId>& tokens) {
+  return {.tokens = tokens, .num_prompt_tokens = 1};
+}
 
 SequenceSampler make_sampler(const SamplingParams& params, std::size_t vocab_size, std::uint64_t seed = 1,
                              int choice = 0) {
@@ -167,7 +169,8 @@ TEST_CASE("Sample_PlusInfinityFromAHook_TakesOneOfThese") {
 
 TEST_CASE("Sample_PaddedRow_NeverTakesAnIdBeyondTheVocabulary") {
   const std::vector<float> row = {1.0F, 2.0F, 99.0F, 99.0F};
-  for (const SamplingParams& params : {SamplingParams{.temperature = 0.0F}, SamplingParams{}, SamplingParams{.top_k = 1}}) {
+  for (const SamplingParams& params :
+       {SamplingParams{.temperature = 0.0F}, SamplingParams{}, SamplingParams{.top_k = 1}}) {
     SequenceSampler sampler = make_sampler(params, 2);
     std::vector<float> filtered = row;
 

@@ -1,9 +1,9 @@
 #include "genai/sampling/stop_checker.h"
 
+#include "genai/base/error.h"
+
 #include <algorithm>
 #include <utility>
-
-#include "genai/base/error.h"
 
 namespace genai::sampling {
 
@@ -36,7 +36,9 @@ StopChecker::Output StopChecker::append(std::string_view piece) {
   return output;
 }
 
-std::string StopChecker::flush() { return std::exchange(held_, {}); }
+std::string StopChecker::flush() {
+  return std::exchange(held_, {});
+}
 
 /// The match that ends first at or after byte `first_new` of held_. All that could match earlier was looked at before.
 std::optional<StopChecker::Match> StopChecker::find_first(std::size_t first_new) const {

@@ -1,13 +1,13 @@
 #include "genai/sampling/stop_checker.h"
 
+#include "genai/base/error.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
-
-#include "genai/base/error.h"
 
 namespace genai::sampling {
 namespace {
@@ -94,7 +94,9 @@ TEST_CASE("StopChecker_OverlappingStart_FindsTheLaterOne") {
   CHECK(run({"abab c"}, {"abab", "ab c"}) == Outcome{"ab", 0});
 }
 
-TEST_CASE("StopChecker_EqualStops_FirstListedWins") { CHECK(run({"a", "a"}, {"xa"}) == Outcome{"x", 0}); }
+TEST_CASE("StopChecker_EqualStops_FirstListedWins") {
+  CHECK(run({"a", "a"}, {"xa"}) == Outcome{"x", 0});
+}
 
 TEST_CASE("StopChecker_NoStops_PassesEverythingOn") {
   StopChecker checker({}, false);

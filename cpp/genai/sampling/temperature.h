@@ -1,8 +1,8 @@
 #pragma once
 
-#include <span>
-
 #include "genai/sampling/kernels.h"
+
+#include <span>
 
 namespace genai::sampling {
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "genai/sampling/candidates.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -7,8 +9,6 @@
 #include <limits>
 #include <span>
 #include <vector>
-
-#include "genai/sampling/candidates.h"
 
 namespace genai::sampling::test {
 

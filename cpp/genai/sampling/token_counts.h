@@ -1,11 +1,11 @@
 #pragma once
 
+#include "genai/base/ids.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include "genai/base/ids.h"
 
 namespace genai::sampling {
 
@@ -31,7 +31,8 @@ class TokenCounts {
 
   std::vector<TokenId> tokens_;
   std::vector<Entry> entries_;
-  std::vector<std::uint32_t> slots_;  ///< open addressing: 0 or index of the entry + 1; a power of two, at most half full
+  std::vector<std::uint32_t>
+      slots_;  ///< open addressing: 0 or index of the entry + 1; a power of two, at most half full
 };
 
 }  // namespace genai::sampling

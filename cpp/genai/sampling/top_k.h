@@ -1,8 +1,8 @@
 #pragma once
 
-#include <cstddef>
-
 #include "genai/sampling/candidates.h"
+
+#include <cstddef>
 
 namespace genai::sampling {
 

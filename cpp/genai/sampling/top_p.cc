@@ -1,9 +1,9 @@
 #include "genai/sampling/top_p.h"
 
+#include "genai/sampling/weighted_border.h"
+
 #include <cstddef>
 #include <cstdint>
-
-#include "genai/sampling/weighted_border.h"
 
 namespace genai::sampling {
 

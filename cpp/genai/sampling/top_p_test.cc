@@ -1,8 +1,8 @@
 #include "genai/sampling/top_p.h"
 
-#include <doctest/doctest.h>
-
 #include "genai/sampling/test_candidates.h"
+
+#include <doctest/doctest.h>
 
 namespace genai::sampling {
 namespace {
@@ -33,7 +33,9 @@ TEST_CASE("TopP_VerySmall_KeepsTheMostLikely") {
   CHECK(kept(candidates_of({0.1, 0.1, 0.8}), 1e-9F) == Ids{2});
 }
 
-TEST_CASE("TopP_One_KeepsAll") { CHECK(kept(candidates_of({1.0, 1e-30, 0.0, 1e-12}), 1.0F) == Ids{0, 1, 3}); }
+TEST_CASE("TopP_One_KeepsAll") {
+  CHECK(kept(candidates_of({1.0, 1e-30, 0.0, 1e-12}), 1.0F) == Ids{0, 1, 3});
+}
 
 TEST_CASE("TopP_UnlistedTail_CountsInTheSum") {
   Candidates candidates = candidates_of({0.5, 0.25});

@@ -1,10 +1,10 @@
 #include "genai/sampling/typical_p.h"
 
-#include <cmath>
-#include <cstddef>
-
 #include "genai/base/error.h"
 #include "genai/sampling/weighted_border.h"
+
+#include <cmath>
+#include <cstddef>
 
 namespace genai::sampling {
 

@@ -1,8 +1,8 @@
 #include "genai/sampling/typical_p.h"
 
-#include <doctest/doctest.h>
-
 #include "genai/sampling/test_candidates.h"
+
+#include <doctest/doctest.h>
 
 namespace genai::sampling {
 namespace {
@@ -25,9 +25,13 @@ TEST_CASE("TypicalP_TiesAtTheBorder_AllSurvive") {
   CHECK(kept(candidates_of({0.5, 0.25, 0.125, 0.125}), 0.8F) == Ids{0, 1, 2, 3});
 }
 
-TEST_CASE("TypicalP_EqualTokens_AllSurvive") { CHECK(kept(candidates_of({0.25, 0.25, 0.25}), 0.1F) == Ids{0, 1, 2}); }
+TEST_CASE("TypicalP_EqualTokens_AllSurvive") {
+  CHECK(kept(candidates_of({0.25, 0.25, 0.25}), 0.1F) == Ids{0, 1, 2});
+}
 
-TEST_CASE("TypicalP_One_KeepsAll") { CHECK(kept(candidates_of({1.0, 1e-20}), 1.0F) == Ids{0, 1}); }
+TEST_CASE("TypicalP_One_KeepsAll") {
+  CHECK(kept(candidates_of({1.0, 1e-20}), 1.0F) == Ids{0, 1});
+}
 
 }  // namespace
 }  // namespace genai::sampling

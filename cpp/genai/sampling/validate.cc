@@ -1,5 +1,7 @@
 #include "genai/sampling/validate.h"
 
+#include "genai/base/error.h"
+
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -8,8 +10,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "genai/base/error.h"
 
 namespace genai::sampling {
 namespace {
@@ -111,9 +111,9 @@ void check_some_token_is_left(const SamplingParams& p, std::int64_t vocab_size) 
   for (const bool forbidden : is_forbidden) {
     if (!forbidden) return;
   }
-  throw Error(ErrorCode::kInvalidArgument,
-              "suppress_tokens, logit_bias and bad_words together forbid all " + std::to_string(vocab_size) +
-                  " tokens of the vocabulary; allow at least one");
+  throw Error(ErrorCode::kInvalidArgument, "suppress_tokens, logit_bias and bad_words together forbid all " +
+                                               std::to_string(vocab_size) +
+                                               " tokens of the vocabulary; allow at least one");
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
 #include "genai/sampling/validate.h"
 
+#include "genai/base/error.h"
+
 #include <doctest/doctest.h>
 
 #include <functional>
 #include <limits>
 #include <string>
-
-#include "genai/base/error.h"
 
 namespace genai::sampling {
 namespace {
@@ -27,9 +27,13 @@ std::string refusal(const std::function<void(SamplingParams&)>& change, std::int
   return {};
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
-TEST_CASE("Validate_Defaults_AreAccepted") { CHECK(refusal([](SamplingParams&) {}).empty()); }
+TEST_CASE("Validate_Defaults_AreAccepted") {
+  CHECK(refusal([](SamplingParams&) {}).empty());
+}
 
 TEST_CASE("Validate_ValuesAtTheirLimits_AreAccepted") {
   CHECK(refusal([](SamplingParams& p) { p.temperature = 0.0F; }).empty());

@@ -50,11 +50,12 @@ std::uint64_t quickselect_by_weight(std::span<std::uint64_t> keys, double target
 }  // namespace internal
 
 /// The order key of the last of the smallest set of entries, taken in order of value_of(i) and then i, whose weights
-/// weight_of(i) sum up to `target` or more; of the last entry of all if no set does. Weights are >= 0. Requires: size >= 1. `scratch` is a buffer. Cost: O(size): large inputs are first cut down by a
-/// histogram of values, whose border bin alone is looked at closely.
+/// weight_of(i) sum up to `target` or more; of the last entry of all if no set does. Weights are >= 0. Requires: size
+/// >= 1. `scratch` is a buffer. Cost: O(size): large inputs are first cut down by a histogram of values, whose border
+/// bin alone is looked at closely.
 template <typename ValueOf, typename WeightOf>
-std::uint64_t find_weighted_border(std::size_t size, double target, const ValueOf& value_of,
-                                   const WeightOf& weight_of, std::vector<std::uint64_t>& scratch) {
+std::uint64_t find_weighted_border(std::size_t size, double target, const ValueOf& value_of, const WeightOf& weight_of,
+                                   std::vector<std::uint64_t>& scratch) {
   constexpr std::size_t kBins = 2048;
   constexpr float kBinsPerUnit = 16.0F;
   constexpr std::size_t kWorthIt = 1024;

@@ -1,8 +1,8 @@
 #include "genai/sampling/xtc.h"
 
-#include <doctest/doctest.h>
-
 #include "genai/sampling/test_candidates.h"
+
+#include <doctest/doctest.h>
 
 namespace genai::sampling {
 namespace {

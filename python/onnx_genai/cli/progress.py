@@ -8,7 +8,8 @@ from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from onnx_genai.package import hub
 
@@ -29,16 +30,16 @@ class ProgressBar:
         self._label = label
         self._shown = sys.stderr.isatty()
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+            BarColumn(bar_width=20),
+            DownloadColumn(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
             console=Console(stderr=True),
             transient=True,
             disable=not self._shown,
         )
         self._task = self._progress.add_task(label, total=None)
+        self._drawn = label
         self._last = 0.0
 
     def update(self, done: int, total: int | None, label: str | None = None) -> None:
@@ -47,7 +48,11 @@ class ProgressBar:
         if not self._shown or (now - self._last < REFRESH_SECONDS and done != total):
             return
         self._last = now
-        self._progress.update(self._task, completed=done, total=total, description=label or self._label)
+        label = label or self._label
+        if label != self._drawn:  # another thing: its speed is its own
+            self._drawn = label
+            self._progress.reset(self._task)
+        self._progress.update(self._task, completed=done, total=total, description=label)
 
     def __enter__(self) -> ProgressBar:
         self._progress.start()

@@ -277,8 +277,8 @@ def _longrope(
     context = min(trained, max_context or original)
     if not long and trained > original:
         warnings.append(
-            f"the context is {context} tokens, where the short rotary factors hold; pass a max_context above {original} "
-            f"(at most {trained}) to build for long prompts"
+            f"the context is {context} tokens, where the short rotary factors hold; pass a max_context above "
+            f"{original} (at most {trained}) to build for long prompts"
         )
     name = f"rope_factors_{'long' if long else 'short'}.weight"
     ratio = trained / original

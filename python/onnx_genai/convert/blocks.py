@@ -15,7 +15,7 @@ from gguf import GGMLQuantizationType as Ggml
 
 from onnx_genai.convert.gguf_file import FloatArray
 
-__all__ = ["CARRIED", "Blocks", "carried_format", "dequantized", "quantize", "unpack"]
+__all__ = ["CARRIED", "Blocks", "carried_format", "dequantized", "quantize", "squared_norm", "unpack"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -152,6 +152,16 @@ def dequantized(blocks: Blocks) -> FloatArray:
     if blocks.offset is not None:
         values += blocks.offset[..., None]
     return values.reshape(values.shape[0], -1)
+
+
+def squared_norm(blocks: Blocks) -> float:
+    """Sum of the squares of all weights."""
+    codes = blocks.codes.astype(np.float32) - blocks.center
+    square = np.square(blocks.scale, dtype=np.float64) * np.einsum("nbk,nbk->nb", codes, codes)
+    if blocks.offset is not None:
+        square += 2.0 * blocks.scale * blocks.offset * codes.sum(axis=-1)
+        square += codes.shape[-1] * np.square(blocks.offset, dtype=np.float64)
+    return float(square.sum())
 
 
 def quantize(values: FloatArray, bits: int, block: int) -> Blocks:

@@ -14,14 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from gguf import GGMLQuantizationType as Ggml
 
-from onnx_genai.convert.blocks import Blocks, Bytes, carried_format, dequantized, quantize
+from onnx_genai.convert.blocks import Blocks, Bytes, carried_format, dequantized, quantize, squared_norm
 from onnx_genai.convert.gguf_file import FloatArray
 from onnx_genai.errors import InvalidArgumentError
 
-__all__ = ["Encoded", "Errors", "Format", "encode", "target_format"]
+__all__ = ["Encoded", "Errors", "Format", "encode", "square_sum", "target_format"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +52,17 @@ class Format:
         source = carried_format(kind)
         return source is not None and self.quantized and self.block == source.block and self.bits >= source.bits
 
+    def blocks(self, columns: int) -> int:
+        """Blocks in a row of a matrix of ``columns`` columns.
+
+        With block means it is a multiple of four, which the kernels of ONNX Runtime for many rows take at once.
+        """
+        count = -(-columns // self.block)
+        return count if not self.block_means else -(-(count + -(-count // self.block)) // 4) * 4
+
     def width(self, columns: int) -> int:
         """Input columns of the product for a matrix of ``columns`` columns."""
-        return columns + columns // self.block if self.block_means else columns
+        return self.blocks(columns) * self.block if self.block_means else columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +85,22 @@ class Errors:
     norm: float = 0.0
     largest: float = 0.0
 
-    def add(self, difference: FloatArray, reference: FloatArray) -> None:
-        self.squared += float(np.square(difference, dtype=np.float64).sum())
-        self.norm += float(np.square(reference, dtype=np.float64).sum())
+    def add(self, difference: FloatArray, squared_norm: float, repeat: int = 1) -> None:
+        """Adds a part: its differences, each of which stands for ``repeat`` weights, and the norm of its source."""
+        self.squared += repeat * square_sum(difference)
+        self.norm += squared_norm
         self.largest = max(self.largest, float(np.abs(difference).max(initial=0.0)))
 
     @property
     def relative(self) -> float:
         """Root of the squared error over the squared norm of the source."""
         return float(np.sqrt(self.squared / self.norm)) if self.norm else 0.0
+
+
+def square_sum(values: FloatArray) -> float:
+    """Sum of the squares of all elements."""
+    flat = np.ascontiguousarray(values).reshape(-1)
+    return float(flat @ flat)
 
 
 def target_format(kind: Ggml, dtype: str | None, block: int) -> Format:
@@ -127,18 +141,18 @@ def encode(form: Format, source: Blocks | FloatArray, errors: Errors) -> Encoded
         source: Blocks to carry over (their block size is that of the form), or float32 ``[rows, columns]``.
         errors: Grows by this part of the matrix.
     """
-    if isinstance(source, Blocks):
-        blocks, reference = source, dequantized(source)
-    else:
-        blocks, reference = quantize(source, form.bits, form.block), source
-    columns = reference.shape[1]
+    if not isinstance(source, Blocks):
+        blocks = quantize(source, form.bits, form.block)
+        difference = dequantized(blocks)[:, : source.shape[1]] - source
+        errors.add(difference, square_sum(source))
+        return _plain(form, blocks)
     if form.block_means:
-        encoded, actual = _with_means(blocks)
+        encoded, difference = _with_means(form, source)
     elif form.bits == 8 and form.zero_points:
-        encoded, actual = _refined(blocks)
+        encoded, difference = _refined(source)
     else:
-        encoded, actual = _plain(form, blocks)
-    errors.add(actual[:, :columns] - reference, reference)
+        return _plain(form, source)
+    errors.add(difference, squared_norm(source), repeat=form.block)
     return encoded
 
 
@@ -158,20 +172,19 @@ def _whole_zero(blocks: Blocks) -> FloatArray:
     return np.rint(ratio)
 
 
-def _plain(form: Format, blocks: Blocks) -> tuple[Encoded, FloatArray]:
-    """No offset, or an offset that is a whole multiple of the scale."""
+def _plain(form: Format, blocks: Blocks) -> Encoded:
+    """No offset, or an offset that is a whole multiple of the scale: nothing is lost."""
     middle = 1 << (form.bits - 1)
     packed: Bytes | None = None
+    codes = blocks.codes
     if blocks.offset is None:
-        codes = blocks.codes + np.uint8(middle - blocks.center)
+        codes = codes + np.uint8(middle - blocks.center) if middle != blocks.center else codes
         zero = np.full_like(blocks.scale, middle)
     else:
-        codes, zero = blocks.codes, _whole_zero(blocks)
+        zero = _whole_zero(blocks)
     if form.zero_points:
         packed = _pack(zero.astype(np.uint8), form.bits)
-    actual = (codes.astype(np.float32) - zero[..., None]) * blocks.scale[..., None]
-    encoded = Encoded(codes=_pack(codes, form.bits), scales=blocks.scale, zero_points=packed)
-    return encoded, actual.reshape(len(actual), -1)
+    return Encoded(codes=_pack(codes, form.bits), scales=blocks.scale, zero_points=packed)
 
 
 def _constant_blocks(blocks: Blocks) -> Blocks:
@@ -190,52 +203,51 @@ def _constant_blocks(blocks: Blocks) -> Blocks:
 
 
 def _refined(blocks: Blocks) -> tuple[Encoded, FloatArray]:
-    """Affine codes of few bits as 8-bit codes: ``step = scale / k`` with the ``k`` whose grid meets the offset best."""
+    """Affine codes of few bits as 8-bit codes: ``step = scale / k`` with the ``k`` whose grid meets the offset best.
+
+    Returns the codes and the error, one for each block because it is the same for all its weights.
+    """
     blocks = _constant_blocks(blocks)
     assert blocks.offset is not None
     top = (1 << blocks.bits) - 1
-    safe = np.where(blocks.scale == 0, np.float32(1), blocks.scale).astype(np.float64)
-    ratio = blocks.offset / safe
-    best = np.full(ratio.shape, np.inf)
-    factor, shift = np.ones(ratio.shape), np.zeros(ratio.shape)
+    safe = np.where(blocks.scale == 0, np.float32(1), blocks.scale)
+    # Beyond 255 steps nothing fits; such an offset keeps as much of itself as 8 bits can say.
+    ratio: FloatArray = np.clip(blocks.offset / safe, np.float32(-255), np.float32(255 - top))
+    best = np.full(ratio.shape, np.inf, np.float32)
+    factor: FloatArray = np.ones_like(ratio)
+    shift: FloatArray = np.zeros_like(ratio)
     for k in range(1, 255 // top + 1):
-        whole = np.rint(ratio * k)
+        whole = np.rint(ratio * np.float32(k))
         # Codes are k * c + whole when that is not negative, else k * c with the zero point -whole; all within 0..255.
         fits = (np.maximum(whole, 0) + k * top <= 255) & (-whole <= 255)
-        error = np.where(fits, np.abs(ratio - whole / k), np.inf)
+        error = np.where(fits, np.abs(ratio - whole / np.float32(k)), np.float32(np.inf))
         better = error < best
         best = np.where(better, error, best)
-        factor = np.where(better, k, factor)
+        factor = np.where(better, np.float32(k), factor)
         shift = np.where(better, whole, shift)
-    codes = blocks.codes * factor[..., None] + np.maximum(shift, 0)[..., None]
-    zero = np.maximum(-shift, 0)
+    codes = blocks.codes * factor.astype(np.uint8)[..., None] + np.maximum(shift, 0).astype(np.uint8)[..., None]
+    zero = np.maximum(-shift, 0).astype(np.uint8)
     scales = blocks.scale / factor
-    far = ~np.isfinite(best)
-    if far.any():  # an offset of more than 255 steps: these blocks are rounded like floats
-        anew = quantize(dequantized(blocks), 8, blocks.codes.shape[-1])
-        codes = np.where(far[..., None], anew.codes, codes)
-        zero = np.where(far, anew.center, zero)
-        scales = np.where(far, anew.scale, scales)
-    kept = scales.astype(np.float32)
-    actual = ((codes - zero[..., None]) * kept[..., None]).astype(np.float32)
-    encoded = Encoded(codes=codes.astype(np.uint8), scales=kept, zero_points=zero.astype(np.uint8))
-    return encoded, actual.reshape(len(actual), -1)
+    return Encoded(codes=codes, scales=scales, zero_points=zero), shift * scales - blocks.offset
 
 
-def _with_means(blocks: Blocks) -> tuple[Encoded, FloatArray]:
-    """4-bit affine codes with a whole zero point, and columns for the fractions of the offsets."""
+def _with_means(form: Format, blocks: Blocks) -> tuple[Encoded, FloatArray]:
+    """4-bit affine codes with a whole zero point, and columns for the fractions of the offsets.
+
+    Returns the codes and the error, one for each block because it is the same for all its weights.
+    """
     blocks = _constant_blocks(blocks)
     assert blocks.offset is not None
-    rows, count, block = blocks.codes.shape
+    count, block = blocks.codes.shape[1:]
     safe = np.where(blocks.scale == 0, np.float32(1), blocks.scale)
     zero = np.clip(np.rint(-blocks.offset / safe), 0, 15)
     fraction = blocks.offset + blocks.scale * zero
+    # The column holds the mean of the block, so its weight is that of the sum times the block size.
     extra = quantize(fraction * np.float32(block), 4, block)
-    extra_zero = _whole_zero(extra)
-    codes = np.concatenate([blocks.codes, extra.codes], axis=1)
-    scales = np.concatenate([blocks.scale, extra.scale], axis=1)
-    zeros: npt.NDArray[np.uint8] = np.concatenate([zero, extra_zero], axis=1).astype(np.uint8)
-    kept = dequantized(extra)[:, :count] / np.float32(block)
-    actual = (blocks.codes.astype(np.float32) - zero[..., None]) * blocks.scale[..., None] + kept[..., None]
+    unused = form.blocks(count * block) - count - extra.scale.shape[1]
+    fill = ((0, 0), (0, unused))
+    codes = np.pad(np.concatenate([blocks.codes, extra.codes], axis=1), (*fill, (0, 0)))
+    scales = np.pad(np.concatenate([blocks.scale, extra.scale], axis=1), fill)
+    zeros = np.pad(np.concatenate([zero, _whole_zero(extra)], axis=1), fill).astype(np.uint8)
     encoded = Encoded(codes=_pack(codes, 4), scales=scales, zero_points=_pack(zeros, 4))
-    return encoded, actual.reshape(rows, -1)
+    return encoded, dequantized(extra)[:, :count] / np.float32(block) - fraction

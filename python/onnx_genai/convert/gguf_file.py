@@ -173,9 +173,10 @@ class GgufFile:
             if key in self.metadata:
                 raise cursor.fail(f"metadata key {key!r} is there twice", at)
             self.metadata[key] = cursor.value(cursor.integer("I", f"the type of {key!r}"), repr(key))
-        if self.integer("split.count", 1) > 1:
+        parts = self.integer("split.count", 1)
+        if parts > 1:
             raise UnsupportedError(
-                f"{self.path}: part {self.integer('split.no', 0) + 1} of {self.integer('split.count')} of a split model; "
+                f"{self.path}: part {self.integer('split.no', 0) + 1} of {parts} of a split model; "
                 "join the parts first (llama-gguf-split --merge) and import the result"
             )
         headers = [self._tensor_header(cursor, index) for index in range(tensor_count)]

@@ -2,18 +2,20 @@
 
 ``input_ids`` int64 ``[batch, sequence]``, ``attention_mask`` int64 ``[batch, total]`` and
 ``past_key_values.N.key/value`` ``[batch, kv_heads, past, head_dim]`` give ``logits`` ``[batch, sequence, vocab]`` and
-``present.N.key/value`` ``[batch, kv_heads, total, head_dim]``. Lengths are derived from the mask alone, so a past buffer
-may be longer than what is valid in it and may be the same memory as its present.
+``present.N.key/value`` ``[batch, kv_heads, total, head_dim]``. Lengths are derived from the mask alone, so a past
+buffer may be longer than what is valid in it and may be the same memory as its present.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
 from onnx_genai.convert.architectures import Layer, ModelSpec
+from onnx_genai.convert.nodes import MICROSOFT, Attributes, Nodes
 from onnx_genai.convert.rope import rope_tables
 from onnx_genai.convert.weights import Part, StoredMatrix, WeightStore
 from onnx_genai.errors import PackageError
@@ -22,43 +24,6 @@ __all__ = ["OPSET", "build_model"]
 
 OPSET = 21
 IR_VERSION = 10
-MICROSOFT = "com.microsoft"
-
-Attributes = Mapping[str, int | float | str | Sequence[int]]
-
-
-class _Nodes:
-    """Collects nodes; every value is named after the node that makes it."""
-
-    def __init__(self) -> None:
-        self.nodes: list[ir.Node] = []
-
-    def add(
-        self,
-        op: str,
-        name: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Attributes | None = None,
-        *,
-        domain: str = "",
-        outputs: Sequence[str] = ("",),
-    ) -> list[ir.Value]:
-        """Adds a node; ``outputs`` are suffixes of the names of its values (``-`` leaves an output out)."""
-        values = [ir.Value(name="" if suffix == "-" else name + suffix) for suffix in outputs]
-        self.nodes.append(ir.node(op, list(inputs), attributes, domain=domain, outputs=values, name=name))
-        return values
-
-    def one(
-        self,
-        op: str,
-        name: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Attributes | None = None,
-        *,
-        domain: str = "",
-    ) -> ir.Value:
-        """Adds a node with one output."""
-        return self.add(op, name, inputs, attributes, domain=domain)[0]
 
 
 class DecoderBuilder:
@@ -74,12 +39,11 @@ class DecoderBuilder:
         self._spec = spec
         self._store = store
         self._accuracy = accuracy_level
-        self._nodes = _Nodes()
+        self._nodes = Nodes()
         self._inputs: list[ir.Value] = []
         self._outputs: list[ir.Value] = []
         self._tables: dict[str, tuple[ir.Value, ir.Value]] = {}
         self._means: dict[str, ir.Value] = {}
-        self._eps = {"epsilon": spec.epsilon}
 
     def build(self) -> ir.Model:
         """The whole model; its large initializers refer to the data file."""
@@ -101,14 +65,12 @@ class DecoderBuilder:
             last = index + 1 == len(spec.layers)
             prefix = f"/model/layers.{index}"
             attended = self._attention(index, layer, normed, lengths)
-            attended = self._post_norm(
-                f"{prefix}/post_attention_norm", f"blk.{index}.post_attention_norm.weight", attended
-            )
+            attended = self._post_norm(index, "post_attention_norm", attended)
             normed, hidden = self._norm(
                 f"{prefix}/post_attention_layernorm", f"blk.{index}.ffn_norm.weight", hidden, attended
             )
             fed = self._feed_forward(index, normed)
-            fed = self._post_norm(f"{prefix}/post_feedforward_norm", f"blk.{index}.post_ffw_norm.weight", fed)
+            fed = self._post_norm(index, "post_ffw_norm", fed)
             following = "output_norm.weight" if last else f"blk.{index + 1}.attn_norm.weight"
             name = "/model/norm" if last else f"/model/layers.{index + 1}/input_layernorm"
             normed, hidden = self._norm(name, following, hidden, fed)
@@ -157,7 +119,7 @@ class DecoderBuilder:
         if not form.quantized:
             product = self._nodes.one("MatMul", f"{name}/MatMul", [value, matrix.weight])
         else:
-            source = self._with_means(value, matrix.columns, form.block) if form.block_means else value
+            source = self._with_means(value, matrix) if form.block_means else value
             product = self._nodes.one(
                 "MatMulNBits",
                 f"{name}/MatMulNBits",
@@ -173,15 +135,19 @@ class DecoderBuilder:
             )
         return product if bias is None else self._nodes.one("Add", f"{name}/Add", [product, bias])
 
-    def _with_means(self, value: ir.Value, columns: int, block: int) -> ir.Value:
-        """``value`` ``[batch, sequence, columns]`` widened by the mean of each block of its last axis."""
-        name = str(value.name)
+    def _with_means(self, value: ir.Value, matrix: StoredMatrix) -> ir.Value:
+        """``value`` ``[batch, sequence, columns]`` widened by the mean of each block, then by zeros."""
+        name, block, integers = str(value.name), matrix.form.block, self._store.integers
         if name not in self._means:
-            count = columns // block
-            shape = self._shape(f"constants.blocks_{count}", [0, 0, count, block])
-            axis = self._shape("constants.last_axis", [3])
+            count = matrix.columns // block
+            unused = matrix.form.width(matrix.columns) - matrix.columns - count
+            shape = integers(f"constants.blocks_{count}", [0, 0, count, block])
             grouped = self._nodes.one("Reshape", f"{name}/Blocks", [value, shape])
+            axis = integers("constants.last_axis", [3])
             means = self._nodes.one("ReduceMean", f"{name}/BlockMeans", [grouped, axis], {"keepdims": 0})
+            if unused:
+                pads = integers(f"constants.pads_{unused}", [0, 0, 0, 0, 0, unused])
+                means = self._nodes.one("Pad", f"{name}/Pad", [means, pads])
             self._means[name] = self._nodes.one("Concat", f"{name}/WithMeans", [value, means], {"axis": -1})
         return self._means[name]
 
@@ -190,30 +156,33 @@ class DecoderBuilder:
         weight = self._store.vector(f"{name[1:].replace('/', '.')}.weight", tensor, self._spec.hidden)
         if skip is None:
             return self._rms(f"{name}/LayerNorm", value, weight), value
-        attributes, domain = self._eps, MICROSOFT
-        outputs = ("", "-", "-", "/sum")
         normed, _, _, total = self._nodes.add(
-            "SkipSimplifiedLayerNormalization", f"{name}/SkipLayerNorm", [value, skip, weight], attributes,
-            domain=domain, outputs=outputs,
-        )  # fmt: skip
+            "SkipSimplifiedLayerNormalization",
+            f"{name}/SkipLayerNorm",
+            [value, skip, weight],
+            {"epsilon": self._spec.epsilon},
+            domain=MICROSOFT,
+            outputs=("", "-", "-", "/sum"),
+        )
         return normed, total
 
     def _rms(self, name: str, value: ir.Value, weight: ir.Value) -> ir.Value:
-        attributes: Attributes = {"axis": -1, "stash_type": 1} | self._eps
+        attributes: Attributes = {"axis": -1, "stash_type": 1, "epsilon": self._spec.epsilon}
         return self._nodes.one("SimplifiedLayerNormalization", name, [value, weight], attributes)
 
-    def _post_norm(self, name: str, tensor: str, value: ir.Value) -> ir.Value:
+    def _post_norm(self, index: int, name: str, value: ir.Value) -> ir.Value:
+        """RMS norm of a block's result before it is added, in families that have one."""
         if not self._spec.family.post_norms:
             return value
-        weight = self._store.vector(f"{name[1:].replace('/', '.')}.weight", tensor, self._spec.hidden)
-        return self._rms(f"{name}/LayerNorm", value, weight)
+        weight = self._store.vector(_weight(index, name), f"blk.{index}.{name}.weight", self._spec.hidden)
+        return self._rms(f"/model/layers.{index}/{name}/LayerNorm", value, weight)
 
     # Blocks ---------------------------------------------------------------------------------------------------------
 
     def _attention(self, index: int, layer: Layer, value: ir.Value, lengths: tuple[ir.Value, ir.Value]) -> ir.Value:
         spec, name = self._spec, f"/model/layers.{index}/attn"
         query, key, values = self._query_key_value(index, name, value)
-        shape = ["batch_size", spec.kv_heads, "past_sequence_length", spec.head_dim]
+        shape: list[int | str] = ["batch_size", spec.kv_heads, "past_sequence_length", spec.head_dim]
         past = [
             self._input(f"past_key_values.{index}.{kind}", self._store.float_type, shape) for kind in ("key", "value")
         ]
@@ -239,67 +208,49 @@ class DecoderBuilder:
         shape[2] = "total_sequence_length"
         self._output(present_key, f"present.{index}.key", shape)
         self._output(present_value, f"present.{index}.value", shape)
-        columns = spec.heads * spec.head_dim
-        matrix = self._store.matrix(
-            self._weight(index, "attn.o_proj"), [Part(tensor=f"blk.{index}.attn_output.weight")], columns
-        )
-        self._check_rows(matrix, spec.hidden, f"blk.{index}.attn_output.weight")
-        bias = self._bias(index, "attn.o_proj", [(f"blk.{index}.attn_output.bias", spec.hidden)])
-        return self._product(f"{name}/o_proj", output, matrix, bias)
+        part = Part(tensor=f"blk.{index}.attn_output.weight")
+        return self._project(index, "attn/o_proj", output, [part], spec.heads * spec.head_dim, spec.hidden)
 
     def _query_key_value(
         self, index: int, name: str, value: ir.Value
     ) -> tuple[ir.Value, ir.Value | None, ir.Value | None]:
         """Packed query, key and value in the first place, or the three apart."""
-        spec = self._spec
-        widths = {
-            "q": spec.heads * spec.head_dim,
-            "k": spec.kv_heads * spec.head_dim,
-            "v": spec.kv_heads * spec.head_dim,
-        }
-        parts, biases = self._attention_parts(index, widths)
-        if len({self._store.form_of(part.tensor) for part in parts}) == 1:
-            matrix = self._store.matrix(self._weight(index, "attn.qkv_proj"), parts, spec.hidden)
-            self._check_rows(matrix, sum(widths.values()), parts[0].tensor)
-            bias = self._bias(index, "attn.qkv_proj", biases)
-            packed = self._product(f"{name}/qkv_proj", value, matrix, bias)
+        spec, store = self._spec, self._store
+        narrow = spec.kv_heads * spec.head_dim
+        widths = {"q": spec.heads * spec.head_dim, "k": narrow, "v": narrow}
+        parts = self._attention_parts(index)
+        if len({store.form_of(part.tensor) for part in parts}) == 1:
+            total = sum(widths.values())
+            packed = self._project(index, "attn/qkv_proj", value, parts, spec.hidden, total)
             if not spec.family.head_norm:
                 return packed, None, None
-            sizes = self._store.constant(self._weight(index, "attn.split"), np.array(list(widths.values()), np.int64))
+            sizes = store.integers("constants.query_key_value", list(widths.values()))
             three = self._nodes.add("Split", f"{name}/Split", [packed, sizes], {"axis": -1}, outputs=("/q", "/k", "/v"))
         else:
-            three = []
-            for (letter, width), part, bias_part in zip(widths.items(), parts, biases or [None] * 3, strict=True):
-                matrix = self._store.matrix(self._weight(index, f"attn.{letter}_proj"), [part], spec.hidden)
-                self._check_rows(matrix, width, part.tensor)
-                bias = self._bias(index, f"attn.{letter}_proj", [] if bias_part is None else [bias_part])
-                three.append(self._product(f"{name}/{letter}_proj", value, matrix, bias))
+            three = [
+                self._project(index, f"attn/{letter}_proj", value, [part], spec.hidden, width)
+                for (letter, width), part in zip(widths.items(), parts, strict=True)
+            ]
         if spec.family.head_norm:
             three[0] = self._head_norm(index, "q", spec.heads, three[0])
             three[1] = self._head_norm(index, "k", spec.kv_heads, three[1])
         return three[0], three[1], three[2]
 
-    def _attention_parts(self, index: int, widths: Mapping[str, int]) -> tuple[list[Part], list[tuple[str, int]]]:
+    def _attention_parts(self, index: int) -> list[Part]:
         spec, prefix = self._spec, f"blk.{index}.attn_"
-        tensors = self._store.file.tensors
-        if spec.family.fused and f"{prefix}qkv.weight" in tensors:
-            biases = [(f"{prefix}qkv.bias", sum(widths.values()))] if f"{prefix}qkv.bias" in tensors else []
-            return [Part(tensor=f"{prefix}qkv.weight")], biases
-        heads = {"q": spec.heads, "k": spec.kv_heads, "v": 0} if spec.family.permuted_heads else {}
-        parts = [Part(tensor=f"{prefix}{letter}.weight", heads=heads.get(letter, 0)) for letter in widths]
-        present = [letter for letter in widths if f"{prefix}{letter}.bias" in tensors]
-        if present and (len(present) < 3 or heads):
-            raise PackageError(f"{self._store.file.path}: layer {index} has biases of {present} only, or permuted ones")
-        return parts, [(f"{prefix}{letter}.bias", widths[letter]) for letter in present]
+        if spec.family.fused and f"{prefix}qkv.weight" in self._store.file.tensors:
+            return [Part(tensor=f"{prefix}qkv.weight")]
+        heads = {"q": spec.heads, "k": spec.kv_heads} if spec.family.permuted_heads else {}
+        return [Part(tensor=f"{prefix}{letter}.weight", heads=heads.get(letter, 0)) for letter in "qkv"]
 
     def _head_norm(self, index: int, letter: str, heads: int, value: ir.Value) -> ir.Value:
         """RMS norm over each head."""
         spec, name = self._spec, f"/model/layers.{index}/attn/{letter}_norm"
         weight = self._store.vector(
-            self._weight(index, f"attn.{letter}_norm"), f"blk.{index}.attn_{letter}_norm.weight", spec.head_dim
+            _weight(index, f"attn.{letter}_norm"), f"blk.{index}.attn_{letter}_norm.weight", spec.head_dim
         )
-        split = self._shape(f"constants.heads_{heads}", [0, 0, heads, spec.head_dim])
-        joined = self._shape(f"constants.joined_{heads}", [0, 0, heads * spec.head_dim])
+        split = self._store.integers(f"constants.heads_{heads}", [0, 0, heads, spec.head_dim])
+        joined = self._store.integers(f"constants.joined_{heads}", [0, 0, heads * spec.head_dim])
         apart = self._nodes.one("Reshape", f"{name}/Split", [value, split])
         normed = self._rms(f"{name}/LayerNorm", apart, weight)
         return self._nodes.one("Reshape", f"{name}/Join", [normed, joined])
@@ -311,22 +262,17 @@ class DecoderBuilder:
         if spec.family.fused and f"{prefix}gate.weight" not in self._store.file.tensors:
             parts = [Part(tensor=f"{prefix}up.weight")]
         if len({self._store.form_of(part.tensor) for part in parts}) == 1:
-            matrix = self._store.matrix(self._weight(index, "mlp.gate_up_proj"), parts, spec.hidden)
-            self._check_rows(matrix, 2 * width, parts[0].tensor)
-            both = self._product(f"{name}/gate_up_proj", value, matrix)
-            sizes = self._shape("constants.gate_up", [width, width])
+            both = self._project(index, "mlp/gate_up_proj", value, parts, spec.hidden, 2 * width)
+            sizes = self._store.integers("constants.gate_up", [width, width])
             gate, up = self._nodes.add("Split", f"{name}/Split", [both, sizes], {"axis": -1}, outputs=("/gate", "/up"))
         else:
-            products = []
-            for letter, part in zip(("gate", "up"), parts, strict=True):
-                matrix = self._store.matrix(self._weight(index, f"mlp.{letter}_proj"), [part], spec.hidden)
-                self._check_rows(matrix, width, part.tensor)
-                products.append(self._product(f"{name}/{letter}_proj", value, matrix))
-            gate, up = products
+            gate, up = (
+                self._project(index, f"mlp/{letter}_proj", value, [part], spec.hidden, width)
+                for letter, part in zip(("gate", "up"), parts, strict=True)
+            )
         product = self._nodes.one("Mul", f"{name}/Mul", [self._activate(name, gate), up])
-        down = self._store.matrix(self._weight(index, "mlp.down_proj"), [Part(tensor=f"{prefix}down.weight")], width)
-        self._check_rows(down, spec.hidden, f"{prefix}down.weight")
-        return self._product(f"{name}/down_proj", product, down)
+        down = Part(tensor=f"{prefix}down.weight")
+        return self._project(index, "mlp/down_proj", product, [down], width, spec.hidden)
 
     def _activate(self, name: str, gate: ir.Value) -> ir.Value:
         if self._spec.family.activation == "gelu_tanh":
@@ -347,15 +293,15 @@ class DecoderBuilder:
         else:
             hidden = self._nodes.one("Gather", f"{name}/Gather", [matrix.weight, ids], {"axis": 0})
         if spec.family.scaled_embedding:
-            scale = np.array(np.sqrt(spec.hidden), self._store.float_type.numpy())
-            hidden = self._nodes.one("Mul", f"{name}/Mul", [hidden, self._store.constant("constants.scale", scale)])
+            scale = self._scalar("constants.embedding_scale", float(np.sqrt(spec.hidden)))
+            hidden = self._nodes.one("Mul", f"{name}/Mul", [hidden, scale])
         return hidden, matrix if spec.tied else None
 
     def _gather_quantized(self, name: str, ids: ir.Value, matrix: StoredMatrix) -> ir.Value:
         """Looks up and decodes rows; the table shares its bytes with the product."""
         form, spec = matrix.form, self._spec
-        assert matrix.weight.shape is not None
-        count, packed = int(matrix.weight.shape[1]), int(matrix.weight.shape[2])
+        packed = form.block * form.bits // 8
+        count = form.blocks(matrix.columns)
         table = self._store.alias(matrix.weight, [matrix.rows, count * packed])
         inputs = [table, ids, matrix.scales] + ([] if matrix.zero_points is None else [matrix.zero_points])
         attributes = {"bits": form.bits, "block_size": form.block, "gather_axis": 0, "quantize_axis": 1}
@@ -365,19 +311,19 @@ class DecoderBuilder:
         # A mean of `block` inputs had the weight `block * fraction`: undo the factor, then add it to the whole block.
         blocks = spec.hidden // form.block
         rest = count * form.block - spec.hidden - blocks
-        sizes = self._shape(f"{name[1:]}.split", [spec.hidden, blocks, rest] if rest else [spec.hidden, blocks])
+        sizes = self._store.integers(
+            f"{name[1:]}.split", [spec.hidden, blocks, rest] if rest else [spec.hidden, blocks]
+        )
         outputs = ("/codes", "/means", "/rest") if rest else ("/codes", "/means")
         codes, means = self._nodes.add("Split", f"{name}/Split", [wide, sizes], {"axis": -1}, outputs=outputs)[:2]
-        grouped = self._nodes.one(
-            "Reshape", f"{name}/Blocks", [codes, self._shape(f"{name[1:]}.blocks", [0, 0, blocks, form.block])]
-        )
-        column = self._nodes.one(
-            "Reshape", f"{name}/Column", [means, self._shape(f"{name[1:]}.column", [0, 0, blocks, 1])]
-        )
-        block = self._store.constant(f"{name[1:]}.size", np.array(form.block, self._store.float_type.numpy()))
-        fraction = self._nodes.one("Div", f"{name}/Div", [column, block])
+        split = self._store.integers(f"{name[1:]}.blocks", [0, 0, blocks, form.block])
+        single = self._store.integers(f"{name[1:]}.column", [0, 0, blocks, 1])
+        joined = self._store.integers(f"{name[1:]}.join", [0, 0, spec.hidden])
+        grouped = self._nodes.one("Reshape", f"{name}/Blocks", [codes, split])
+        column = self._nodes.one("Reshape", f"{name}/Column", [means, single])
+        fraction = self._nodes.one("Div", f"{name}/Div", [column, self._scalar(f"{name[1:]}.size", form.block)])
         total = self._nodes.one("Add", f"{name}/Add", [grouped, fraction])
-        return self._nodes.one("Reshape", f"{name}/Join", [total, self._shape(f"{name[1:]}.join", [0, 0, spec.hidden])])
+        return self._nodes.one("Reshape", f"{name}/Join", [total, joined])
 
     def _head(self, normed: ir.Value, tied: StoredMatrix | None) -> None:
         spec, name = self._spec, "/lm_head"
@@ -392,35 +338,42 @@ class DecoderBuilder:
         else:
             logits = self._product(name, normed, matrix)
         if spec.final_softcap:
-            cap = self._store.constant(
-                "constants.softcap", np.array(spec.final_softcap, self._store.float_type.numpy())
-            )
+            cap = self._scalar("constants.softcap", spec.final_softcap)
             small = self._nodes.one("Div", f"{name}/Div", [logits, cap])
             logits = self._nodes.one("Mul", f"{name}/Mul", [self._nodes.one("Tanh", f"{name}/Tanh", [small]), cap])
         self._output(logits, "logits", ["batch_size", "sequence_length", spec.vocab])
         self._outputs.insert(0, self._outputs.pop())
 
-    # Names and checks -----------------------------------------------------------------------------------------------
+    # Shared ---------------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _weight(index: int, name: str) -> str:
-        return f"model.layers.{index}.{name}.weight"
+    def _project(
+        self, index: int, name: str, value: ir.Value, parts: Sequence[Part], columns: int, rows: int
+    ) -> ir.Value:
+        """Product with the joined rows of ``parts``, plus their biases where the file has some."""
+        store = self._store
+        matrix = store.matrix(_weight(index, name.replace("/", ".")), parts, columns)
+        self._check_rows(matrix, rows, parts[0].tensor)
+        biases = [replace(part, tensor=part.tensor.replace(".weight", ".bias")) for part in parts]
+        present = [part for part in biases if part.tensor in store.file.tensors]
+        bias = None
+        if present:
+            if len(present) < len(parts):
+                raise PackageError(f"{store.file.path}: layer {index} has only some biases: {present[0].tensor}")
+            bias = store.bias(f"model.layers.{index}.{name.replace('/', '.')}.bias", present, rows)
+        return self._product(f"/model/layers.{index}/{name}", value, matrix, bias)
 
-    def _bias(self, index: int, name: str, tensors: Sequence[tuple[str, int]]) -> ir.Value | None:
-        present = [item for item in tensors if item[0] in self._store.file.tensors]
-        return self._store.vectors(f"model.layers.{index}.{name}.bias", present) if present else None
-
-    def _shape(self, name: str, values: Sequence[int]) -> ir.Value:
-        for value in self._store.initializers:
-            if value.name == name:
-                return value
-        return self._store.constant(name, np.array(values, np.int64))
+    def _scalar(self, name: str, value: float) -> ir.Value:
+        return self._store.constant(name, np.array(value, self._store.float_type.numpy()))
 
     def _check_rows(self, matrix: StoredMatrix, expected: int, tensor: str) -> None:
         if matrix.rows != expected:
             raise PackageError(
                 f"{self._store.file.path}: tensor {tensor!r} gives {matrix.rows} rows; expected {expected}"
             )
+
+
+def _weight(index: int, name: str) -> str:
+    return f"model.layers.{index}.{name}.weight"
 
 
 def build_model(spec: ModelSpec, store: WeightStore, accuracy_level: int) -> ir.Model:

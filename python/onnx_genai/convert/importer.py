@@ -20,7 +20,7 @@ from onnx_genai.convert.graph import build_model
 from onnx_genai.convert.package_files import write_text_files
 from onnx_genai.convert.tokenizer import read_vocabulary
 from onnx_genai.convert.weights import Progress, TensorReport, WeightStore
-from onnx_genai.errors import InvalidArgumentError, PackageError, ResourceExhaustedError
+from onnx_genai.errors import InvalidArgumentError, PackageError, ResourceExhaustedError, UnsupportedError
 
 __all__ = ["DTYPES", "ImportReport", "import_gguf"]
 
@@ -28,6 +28,8 @@ DTYPES = ("auto", "fp32", "fp16", "int4", "int8")
 ACCURACY_LEVELS = (0, 1, 4)
 MIN_BLOCK_SIZE = 16
 MAX_BLOCK_SIZE = 256
+WITHOUT_WEIGHTS = ("rope_freqs.", "rope_factors_")
+"""Tensors that go into the rotary tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +121,7 @@ def import_gguf(
         with _new_folder(out, overwrite) as folder:
             with WeightStore(file, folder, dtype=wanted, block=block_size, progress=progress) as store:
                 model = build_model(spec, store, accuracy_level)
+                _check_all_used(file, spec, store.reports)
             ir.save(model, folder / "model.onnx")
             write_text_files(folder, file, spec, vocabulary, _main_format(store.reports))
             package_bytes = sum(path.stat().st_size for path in folder.iterdir())
@@ -130,7 +133,7 @@ def import_gguf(
             layers=len(spec.layers),
             context=spec.context,
             tensors=tuple(store.reports),
-            warnings=(*spec.warnings, *vocabulary.warnings, *_unused(file, spec, store.reports)),
+            warnings=(*spec.warnings, *vocabulary.warnings),
             source_bytes=file.size_bytes,
             package_bytes=package_bytes,
             seconds=time.perf_counter() - started,
@@ -214,11 +217,16 @@ def _main_format(reports: list[TensorReport]) -> str:
     return weights.most_common(1)[0][0]
 
 
-def _unused(file: GgufFile, spec: ModelSpec, reports: list[TensorReport]) -> tuple[str, ...]:
-    """A warning when the file has tensors that the graph does not use."""
-    known = {report.name for report in reports}
-    tables = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
-    rest = [name for name in file.tensors if name not in known and name not in tables]
-    if not rest:
-        return ()
-    return (f"{len(rest)} tensors have no place in a {spec.architecture} model and were left out: {rest[0]}, ...",)
+def _check_all_used(file: GgufFile, spec: ModelSpec, reports: list[TensorReport]) -> None:
+    """A tensor without a place in the graph would silently change what the model says."""
+    used = {report.name for report in reports}
+    rest = [
+        name
+        for name in file.tensors
+        if name not in used and not name.startswith(WITHOUT_WEIGHTS) and "attn_rot_embd" not in name
+    ]
+    if rest:
+        raise UnsupportedError(
+            f"{file.path}: {len(rest)} tensors have no place in a {spec.architecture} model as it is known here: "
+            f"{', '.join(rest[:4])}"
+        )

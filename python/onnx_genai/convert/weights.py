@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from onnx_genai.convert.blocks import Blocks, unpack
-from onnx_genai.convert.formats import Encoded, Errors, Format, encode, target_format
+from onnx_genai.convert.formats import Encoded, Errors, Format, encode, square_sum, target_format
 from onnx_genai.convert.gguf_file import FloatArray, GgufFile, TensorInfo
 from onnx_genai.errors import PackageError
 
@@ -69,6 +70,14 @@ class StoredMatrix:
     zero_points: ir.Value | None = None
 
 
+Element = TypeVar("Element", bound=np.generic)
+
+
+def _in_order(rows: npt.NDArray[Element], head: int) -> npt.NDArray[Element]:
+    """Rows of heads of ``head`` rows: row 2i is dimension i and row 2i + 1 is dimension i + head / 2."""
+    return rows.reshape(-1, head // 2, 2, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
+
+
 class _DataFile:
     """Appends arrays to the external data file."""
 
@@ -111,7 +120,7 @@ class WeightStore:
         self._done = 0
         self._total = sum(info.size_bytes for info in file.tensors.values())
         self._data = _DataFile(folder / DATA_FILE)
-        self._aliases = 0
+        self._integers: dict[str, ir.Value] = {}
 
     def __enter__(self) -> WeightStore:
         return self
@@ -137,21 +146,33 @@ class WeightStore:
         array = values.astype(self.float_type.numpy())
         return self._external(name, iter([array]), self.float_type, array.shape)
 
-    def vector(self, name: str, tensor: str, size: int) -> ir.Value:
-        """A norm or bias tensor as an initializer inside ``model.onnx``."""
-        return self.vectors(name, [(tensor, size)])
+    def integers(self, name: str, values: Sequence[int]) -> ir.Value:
+        """An int64 vector; the same name gives the same initializer again."""
+        if name not in self._integers:
+            self._integers[name] = self.constant(name, np.array(values, np.int64))
+        return self._integers[name]
 
-    def vectors(self, name: str, tensors: Sequence[tuple[str, int]]) -> ir.Value:
-        """Several vectors joined into one initializer."""
-        arrays = []
-        for tensor, size in tensors:
-            values = self.file.vector(tensor, size)
-            stored = values.astype(self.float_type.numpy())
-            errors = Errors()
-            errors.add(stored.astype(np.float32) - values, values)
-            self._report(self.file.tensor(tensor), Format(bits=stored.dtype.itemsize * 8), errors, carried=False)
-            arrays.append(stored)
-        return self.constant(name, np.concatenate(arrays))
+    def vector(self, name: str, tensor: str, size: int) -> ir.Value:
+        """A norm tensor as an initializer inside ``model.onnx``."""
+        return self.constant(name, self._vector(Part(tensor=tensor), size))
+
+    def bias(self, name: str, parts: Sequence[Part], size: int) -> ir.Value:
+        """Joined bias tensors of ``size`` elements together, inside ``model.onnx``."""
+        arrays = [self._vector(part, self.file.tensor(part.tensor).elements) for part in parts]
+        joined = np.concatenate(arrays)
+        if joined.shape != (size,):
+            raise PackageError(f"{self.file.path}: {parts[0].tensor} gives {joined.size} biases; expected {size}")
+        return self.constant(name, joined)
+
+    def _vector(self, part: Part, size: int) -> npt.NDArray[np.generic]:
+        values = self.file.vector(part.tensor, size)
+        if part.heads:
+            values = _in_order(values[:, None], size // part.heads)[:, 0]
+        stored = values.astype(self.float_type.numpy())
+        errors = Errors()
+        errors.add(stored.astype(np.float32) - values, square_sum(values))
+        self._report(self.file.tensor(part.tensor), Format(bits=stored.dtype.itemsize * 8), errors, carried=False)
+        return stored
 
     # Matrices -------------------------------------------------------------------------------------------------------
 
@@ -187,7 +208,7 @@ class WeightStore:
                     zeros.append(encoded.zero_points)
                 yield encoded.codes
 
-        count = math.ceil(form.width(columns) / form.block)
+        count = form.blocks(columns)
         shape = (rows, count, form.block * form.bits // 8)
         weight = self._external(f"{name}_q{form.bits}", codes(), ir.DataType.UINT8, shape)
         scale_type = self.float_type.numpy()
@@ -202,7 +223,7 @@ class WeightStore:
     def alias(self, value: ir.Value, shape: Sequence[int]) -> ir.Value:
         """The same bytes of the data file under another shape and name."""
         tensor = value.const_value
-        assert isinstance(tensor, ir.ExternalTensor) and tensor.offset is not None
+        assert isinstance(tensor, ir.ExternalTensor)
         name = f"{value.name}_view"
         view = ir.ExternalTensor(
             DATA_FILE, tensor.offset, tensor.length, tensor.dtype, shape=ir.Shape(shape), name=name
@@ -228,10 +249,7 @@ class WeightStore:
             self._done += raw.nbytes
             if self._progress is not None:
                 self._progress(part.tensor, min(self._done, self._total), self._total)
-            if part.heads:
-                # Row 2i of a head is dimension i, row 2i + 1 is dimension i + head / 2.
-                raw = raw.reshape(-1, head // 2, 2, raw.shape[1]).swapaxes(1, 2).reshape(raw.shape)
-            yield raw
+            yield _in_order(raw, head) if part.heads else raw
 
     def _float_rows(self, parts: Sequence[Part], form: Format) -> Iterator[npt.NDArray[np.generic]]:
         for part in parts:
@@ -240,7 +258,8 @@ class WeightStore:
             for raw in self._raw(part):
                 values = self.file.floats(raw, info.type)
                 stored = values.astype(self.float_type.numpy())
-                errors.add(stored.astype(np.float32) - values, values)
+                if self.float_type != ir.DataType.FLOAT:
+                    errors.add(stored.astype(np.float32) - values, square_sum(values))
                 yield stored
             self._report(info, form, errors, carried=False)
 

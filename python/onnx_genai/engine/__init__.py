@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onnx_genai.engine.inspection import describe_graph
 from onnx_genai.engine.limits import MemoryLimit, parse_memory_limit
 from onnx_genai.engine.model_engine import EngineOptions, Generation, ModelEngine, PromptIds, TokenTable
 from onnx_genai.engine.runtime import OrtLibrary, find_ort_library
@@ -14,6 +15,7 @@ __all__ = [
     "OrtLibrary",
     "PromptIds",
     "TokenTable",
+    "describe_graph",
     "find_ort_library",
     "parse_memory_limit",
 ]

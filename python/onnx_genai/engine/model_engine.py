@@ -13,13 +13,12 @@ from typing import Literal, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from onnx_genai import _core
+from onnx_genai import _core, graph
 from onnx_genai.engine.limits import parse_memory_limit
 from onnx_genai.engine.params import to_core_params
 from onnx_genai.engine.runtime import OrtLibrary, find_ort_library
 from onnx_genai.engine.spec import to_core_spec
 from onnx_genai.errors import AbortedError, InvalidArgumentError
-from onnx_genai.graph import GraphContract
 from onnx_genai.package import ModelPackage
 from onnx_genai.types import Choice, Chunk, FinishReason, Result, SamplingParams, TokenLogprob, Usage
 
@@ -86,27 +85,35 @@ class ModelEngine:
     """A loaded model with its own engine thread. Safe to use from many threads.
 
     Example:
-        >>> engine = ModelEngine.open(package, contract, tokenizer.token_table())  # doctest: +SKIP
+        >>> engine = ModelEngine.open(package, tokenizer.token_table())  # doctest: +SKIP
         >>> engine.submit([1, 2, 3], SamplingParams(max_new_tokens=8)).result().token_ids  # doctest: +SKIP
     """
 
-    def __init__(self, core: _core.Engine, package: ModelPackage, table: TokenTable, library: OrtLibrary) -> None:
+    def __init__(
+        self,
+        core: _core.Engine,
+        package: ModelPackage,
+        table: TokenTable,
+        library: OrtLibrary,
+        description: Mapping[str, object],
+    ) -> None:
         """Use :meth:`open`."""
         self._core = core
         self._table = table
         self.package = package
         self.library = library
+        self.description = description
+        """Roles of the graph's ports, decoder and why, rewrites, notes; as ``onnx-genai show`` prints them."""
         _open_engines.add(self)
 
     @classmethod
     def open(
         cls,
         package: ModelPackage,
-        contract: GraphContract,
         table: TokenTable,
         options: EngineOptions | None = None,
     ) -> ModelEngine:
-        """Loads the model.
+        """Finds the roles of the graph's ports and loads the model.
 
         Raises:
             PackageError, UnsupportedError, BackendError, NotFoundError: The graph or ONNX Runtime cannot be used; the
@@ -114,6 +121,7 @@ class ModelEngine:
         """
         options = options or EngineOptions()
         library = find_ort_library()
+        contract = graph.resolve(package)
         engine_options = _core.EngineOptions()
         engine_options.max_num_seqs = options.max_num_seqs
         engine_options.max_num_batched_tokens = options.max_num_batched_tokens
@@ -137,7 +145,7 @@ class ModelEngine:
         core = _core.Engine(
             to_core_spec(contract), _runner_options(package, options, library), engine_options, core_table
         )
-        return cls(core, package, table, library)
+        return cls(core, package, table, library, graph.describe(contract))
 
     @property
     def context_limit(self) -> int | None:
@@ -359,7 +367,7 @@ def _runner_options(package: ModelPackage, options: EngineOptions, library: OrtL
     providers = [] if options.ep == "cpu" else [(options.ep, list(options.ep_options.items()))]
     return _core.RunnerOptions(
         ort_library=str(library.path),
-        intra_op_threads=options.threads or 0,
+        intra_op_threads=options.threads or package.session_options.intra_op_num_threads or 0,
         spinning=True,
         providers=providers,
         session_config=list(package.session_options.config_entries.items()),

@@ -10,14 +10,14 @@ from typing import Any, overload
 
 import numpy as np
 
-from onnx_genai import graph, package
-from onnx_genai.engine import EngineOptions, Generation, ModelEngine, PromptIds
+from onnx_genai import package
+from onnx_genai.engine import EngineOptions, Generation, ModelEngine, PromptIds, describe_graph
 from onnx_genai.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from onnx_genai.template import ChatTemplate
 from onnx_genai.tokenizer import Tokenizer
 from onnx_genai.types import Chunk, Result, SamplingParams
 
-__all__ = ["LLM", "ChatMessage", "Prompt"]
+__all__ = ["LLM", "ChatMessage", "Prompt", "inspect"]
 
 Prompt = str | PromptIds
 """Text, or token ids (a list of ints or a 1-D int64/int32 array)."""
@@ -83,16 +83,9 @@ class LLM:
             max_num_batched_tokens=max_num_batched_tokens,
             max_queue=max_queue,
         )
-        self.package = package.read(_locate(model), variant=variant)
-        self.tokenizer = Tokenizer.from_file(self.package.require_tokenizer())
+        self.package, self.tokenizer = _read(model, variant)
         self.template = _template(self.package)
-        contract = graph.resolve(self.package)
-        self.contract = contract
-        if not self.package.eos_token_ids:
-            self.package = dataclasses.replace(
-                self.package, eos_token_ids=self.tokenizer.eos_candidates(), eos_source="tokenizer vocabulary"
-            )
-        self._engine = ModelEngine.open(self.package, contract, self.tokenizer.token_table(), options)
+        self._engine = ModelEngine.open(self.package, self.tokenizer.token_table(), options)
 
     @property
     def context_limit(self) -> int | None:
@@ -103,6 +96,11 @@ class LLM:
     def context_source(self) -> str:
         """Where the context limit comes from."""
         return self._engine.context_source
+
+    @property
+    def description(self) -> Mapping[str, object]:
+        """Roles of the graph's ports, the decoder and why, rewrites and notes."""
+        return self._engine.description
 
     def info(self) -> dict[str, object]:
         """Facts about the loaded model: decoder, execution provider, threads, ONNX Runtime, limits."""
@@ -244,6 +242,26 @@ class LLM:
         return dataclasses.replace(generation.result(), prompt_token_ids=prompt_ids)
 
 
+def inspect(model: str | Path, *, variant: str | None = None) -> tuple[package.ModelPackage, dict[str, object]]:
+    """Returns what a package says and how its graph would run, without loading it.
+
+    Raises:
+        NotFoundError, PackageError, UnsupportedError: As :class:`LLM`.
+    """
+    found, _ = _read(model, variant)
+    return found, describe_graph(found)
+
+
+def _read(model: str | Path, variant: str | None) -> tuple[package.ModelPackage, Tokenizer]:
+    found = package.read(_locate(model), variant=variant)
+    tokenizer = Tokenizer.from_file(found.require_tokenizer())
+    if not found.eos_token_ids:
+        found = dataclasses.replace(
+            found, eos_token_ids=tokenizer.eos_candidates(), eos_source="tokenizer vocabulary"
+        )
+    return found, tokenizer
+
+
 def _check_backend(backend: str) -> None:
     if backend not in _BACKENDS:
         raise InvalidArgumentError(f"backend is {backend!r}; allowed: auto, ort, or native")
@@ -266,12 +284,13 @@ def _locate(model: str | Path) -> Path:
 
 
 def _template(source: package.ModelPackage) -> ChatTemplate | None:
-    if source.chat_template.default is None:
+    template = source.chat_template
+    if template.default is None:
         return None
     return ChatTemplate(
-        source.chat_template.default,
-        bos_token=source.special_tokens.get("bos_token"),
-        eos_token=source.special_tokens.get("eos_token"),
+        {"default": template.default, **template.named},
+        special_tokens=source.special_tokens,
+        name=template.source,
     )
 
 

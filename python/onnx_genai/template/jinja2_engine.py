@@ -21,7 +21,7 @@ from jinja2.visitor import NodeTransformer
 __all__ = ["Jinja2Engine", "TemplateLimitError", "TemplateRefusalError", "to_json"]
 
 MAX_STEPS = 1_000_000
-"""Work in one rendering, some seconds: 1 a loop round, 10 a call. A conversation of 1,000 messages takes some 10,000."""
+"""Work in one rendering, a second or two: 1 a loop round, 10 a call. 1,000 messages take some 10,000."""
 CALL_STEPS = 10
 MAX_TEXT = 16 * 1024 * 1024
 """Characters (or items) of any value that a template builds."""

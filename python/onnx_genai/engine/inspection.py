@@ -1,0 +1,17 @@
+"""What a package would run as, without loading it."""
+
+from __future__ import annotations
+
+from onnx_genai import graph
+from onnx_genai.package import ModelPackage
+
+__all__ = ["describe_graph"]
+
+
+def describe_graph(package: ModelPackage) -> dict[str, object]:
+    """Returns the roles of the graph's ports, the decoder and why, limits and notes, as JSON values.
+
+    Raises:
+        PackageError, UnsupportedError: The graph cannot be used; the text says why.
+    """
+    return graph.describe(graph.resolve(package))
