@@ -1,1 +1,1 @@
-"""Shared parts of the benchmarks: the environment of a run, contestants in processes of their own, medians, raw JSON."""
+"""Shared parts of the benchmarks: environment of a run, contestants in processes of their own, medians, raw JSON."""

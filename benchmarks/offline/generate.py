@@ -3,8 +3,8 @@
     python -m benchmarks.offline.generate FOLDER [--transformers HF_FOLDER] [--prompt 512] [--new 128] [--runs 7]
 
 Timed: from handing over the prompt ids to the first token (prefill), and from the first token to the last (decode).
-Not timed: loading, tokenization, one warm-up job for each contestant. The contestants alternate, A B A B ..., on the same
-prompt ids; ratios are of neighbouring runs. Greedy, EOS ignored, all contestants with the same number of threads.
+Not timed: loading, tokenization, one warm-up job for each contestant. The contestants alternate, A B A B ..., on the
+same prompt ids; ratios are of neighbouring runs. Greedy, EOS ignored, all contestants with the same number of threads.
 """
 
 from __future__ import annotations
@@ -62,9 +62,7 @@ def _worker(name: str, folder: Path, threads: int) -> list[str]:
     return ["-m", f"benchmarks.offline.{name}_worker", str(folder), str(threads)]
 
 
-def _alternate(
-    contestants: list[Contestant], options: argparse.Namespace
-) -> tuple[dict[str, list[Timing]], list[Job]]:
+def _alternate(contestants: list[Contestant], options: argparse.Namespace) -> tuple[dict[str, list[Timing]], list[Job]]:
     timings: dict[str, list[Timing]] = {each.name: [] for each in contestants}
     jobs: list[Job] = []
     for run in range(options.runs + 1):
@@ -95,9 +93,7 @@ def _evaluate(timings: dict[str, list[Timing]], jobs: list[Job], record: dict[st
         row: list[object] = [name]
         for kind in ("prefill", "decode"):
             row += [report.summary(rate[kind])["median"], report.paired_ratio(ours[kind], rate[kind])["median"]]
-        equal = sum(
-            a.token_ids == b.token_ids for a, b in zip(timings["onnx-genai"], timings[name], strict=True)
-        )
+        equal = sum(a.token_ids == b.token_ids for a, b in zip(timings["onnx-genai"], timings[name], strict=True))
         rows.append([*row, f"{equal}/{len(jobs)}"])
     record["raw_rates"] = rates
     record["rates"] = {name: {kind: report.summary(rate[kind]) for kind in rate} for name, rate in rates.items()}

@@ -1,4 +1,7 @@
-"""Contestant: this project. Usage: onnx_genai_worker.py FOLDER THREADS"""
+"""Contestant: this project.
+
+Usage: onnx_genai_worker.py FOLDER THREADS.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Contestant: onnxruntime-genai. Usage: onnxruntime_genai_worker.py FOLDER THREADS
+"""Contestant: onnxruntime-genai.
+
+Usage: onnxruntime_genai_worker.py FOLDER THREADS.
 
 It takes half of the cores unless told otherwise, so the thread count is set for it.
 """
@@ -24,9 +26,7 @@ def main() -> None:
     def run(prompts: list[list[int]], new_tokens: int) -> tuple[float, float, list[list[int]], dict[str, float]]:
         total = len(prompts[0]) + new_tokens
         params = og.GeneratorParams(model)
-        params.set_search_options(
-            max_length=total, min_length=total, batch_size=len(prompts), do_sample=False
-        )
+        params.set_search_options(max_length=total, min_length=total, batch_size=len(prompts), do_sample=False)
         generator = og.Generator(model, params)
         generator.append_tokens(np.array(prompts, dtype=np.int32))
         generator.generate_next_token()

@@ -1,4 +1,7 @@
-"""Contestant: transformers on the float checkpoint. Usage: transformers_worker.py HF_FOLDER THREADS"""
+"""Contestant: transformers on the float checkpoint.
+
+Usage: transformers_worker.py HF_FOLDER THREADS.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,12 @@ def main() -> None:
         end = time.perf_counter()
         return first, end, torch.cat(made, dim=1).tolist(), {}
 
-    facts = {"name": "transformers", "version": transformers.__version__, "torch": torch.__version__, "threads": threads}
+    facts = {
+        "name": "transformers",
+        "version": transformers.__version__,
+        "torch": torch.__version__,
+        "threads": threads,
+    }
     serve(run, facts)
 
 

@@ -1,8 +1,8 @@
 """Run generative ONNX models on ONNX Runtime.
 
-    >>> from onnx_genai import LLM, SamplingParams
-    >>> with LLM("smollm2") as llm:  # doctest: +SKIP
-    ...     print(llm.generate("The sky is", SamplingParams(max_new_tokens=8)).text)
+>>> from onnx_genai import LLM, SamplingParams
+>>> with LLM("smollm2") as llm:  # doctest: +SKIP
+...     print(llm.generate("The sky is", SamplingParams(max_new_tokens=8)).text)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plain public data: what a caller passes in (:class:`SamplingParams`) and gets back (:class:`Result`, :class:`Chunk`)."""
+"""Plain public data: what a caller passes in (`SamplingParams`) and gets back (`Result`, `Chunk`)."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ class LogitsProcessor(Protocol):
 class Sampler(Protocol):
     """Picks one id a row after the whole chain of processors; called once a step for its rows."""
 
-    def sample(
-        self, token_ids: Sequence[npt.NDArray[np.int32]], logits: npt.NDArray[np.float32]
-    ) -> Sequence[int]:
+    def sample(self, token_ids: Sequence[npt.NDArray[np.int32]], logits: npt.NDArray[np.float32]) -> Sequence[int]:
         """Returns one id in ``[0, vocab)`` for each row.
 
         Args:
@@ -95,7 +93,8 @@ class SamplingParams:
     xtc_threshold: float = 0.1
     """XTC drops all tokens with p >= threshold but the least likely of them, in (0, 0.5]."""
     repetition_penalty: float | None = None
-    """> 0; logits of seen tokens (prompt and output) are divided if positive, else multiplied; 1 is off. *package* [1.0]."""
+    """> 0; logits of seen tokens (prompt and output) are divided if positive, else multiplied; 1 is off.
+    *package* [1.0]."""
     frequency_penalty: float = 0.0
     """In [-2, 2]; subtracted once for each time the token was generated."""
     presence_penalty: float = 0.0

@@ -138,9 +138,9 @@ def test_chunks_before_a_failure_are_delivered(checksum_package: Callable[..., P
     spec = replace(CHECKSUM_STYLES["gqa"], bad_from=6)
     with LLM(checksum_package(spec), threads=1) as model:
         seen: list[int] = []
+        stream = model.stream([1, 2, 3], SamplingParams(max_new_tokens=9, temperature=0, ignore_eos=True))
         with pytest.raises(errors.BackendError):
-            for chunk in model.stream([1, 2, 3], SamplingParams(max_new_tokens=9, temperature=0, ignore_eos=True)):
-                seen.extend(chunk.token_ids)
+            seen.extend(token for chunk in stream for token in chunk.token_ids)
 
     assert seen == checksum_generate([1, 2, 3], 3)
 
@@ -213,7 +213,7 @@ def test_after_a_fork_the_child_is_refused_and_the_parent_goes_on(llm: LLM) -> N
             answer = b"no error"
         except errors.AbortedError as error:
             answer = str(error).encode()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (the child must report whatever happens)
             answer = repr(error).encode()
         os.write(writer, answer)
         os._exit(0)

@@ -146,7 +146,9 @@ def test_arrays_are_prompts(checksum: LLM) -> None:
 
 def test_logprobs_are_the_log_softmax_of_the_raw_logits(checksum: LLM) -> None:
     prompt = [3, 1, 4]
-    params = SamplingParams(max_new_tokens=4, temperature=0.7, top_k=3, seed=5, logprobs=True, top_logprobs=5, ignore_eos=True)
+    params = SamplingParams(
+        max_new_tokens=4, temperature=0.7, top_k=3, seed=5, logprobs=True, top_logprobs=5, ignore_eos=True
+    )
 
     result = checksum.generate(prompt, params)
 
@@ -165,7 +167,9 @@ def test_logprobs_are_the_log_softmax_of_the_raw_logits(checksum: LLM) -> None:
 
 def test_same_seed_same_tokens_other_seed_other_tokens(checksum: LLM) -> None:
     def run(seed: int | None) -> tuple[int, ...]:
-        return checksum.generate([9, 9], SamplingParams(max_new_tokens=30, temperature=2.0, seed=seed, ignore_eos=True)).token_ids
+        return checksum.generate(
+            [9, 9], SamplingParams(max_new_tokens=30, temperature=2.0, seed=seed, ignore_eos=True)
+        ).token_ids
 
     assert run(1) == run(1)
     assert run(1) != run(2)

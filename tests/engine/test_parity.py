@@ -15,7 +15,9 @@ pytestmark = pytest.mark.boundary
 STYLES = sorted(CHECKSUM_STYLES)
 NEW_TOKENS = 20
 GREEDY = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0, ignore_eos=True)
-PROMPTS = [[(7 * row + 3 * column) % 97 for column in range(length)] for row, length in enumerate((1, 2, 3, 7, 12, 16, 25, 40))]
+PROMPTS = [
+    [(7 * row + 3 * column) % 97 for column in range(length)] for row, length in enumerate((1, 2, 3, 7, 12, 16, 25, 40))
+]
 
 
 @pytest.fixture(scope="module", params=STYLES)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from onnx_genai import LLM, SamplingParams, _core
+from onnx_genai import LLM, SamplingParams, _core, errors
 from tests.models.checksum import checksum_generate
 
 pytestmark = pytest.mark.boundary
@@ -69,7 +69,7 @@ def test_close_from_another_thread_ends_a_waiting_reader(checksum_package: Calla
         try:
             for _ in model.stream([1, 2], greedy(4000)):
                 pass
-        except Exception as error:
+        except errors.GenAIError as error:
             failure.append(error)
 
     reader = threading.Thread(target=read)
@@ -101,9 +101,7 @@ def test_interpreter_ends_quietly_with_a_model_open(ending: str, checksum_packag
 
 
 @pytest.mark.parametrize("order", ["import onnxruntime\nimport onnx_genai", "import onnx_genai\nimport onnxruntime"])
-def test_onnxruntime_module_may_be_imported_before_or_after(
-    order: str, checksum_package: Callable[..., Path]
-) -> None:
+def test_onnxruntime_module_may_be_imported_before_or_after(order: str, checksum_package: Callable[..., Path]) -> None:
     program = f"""
 {order}
 from onnx_genai import LLM, SamplingParams

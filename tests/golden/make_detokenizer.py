@@ -146,7 +146,12 @@ def main() -> None:
     parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent)
     folder = parser.parse_args().output_dir
     rng = np.random.default_rng(20261129)
-    tables = [byte_level_table(), byte_fallback_table("llama", True), byte_fallback_table("gemma", False), metaspace_table()]
+    tables = [
+        byte_level_table(),
+        byte_fallback_table("llama", True),
+        byte_fallback_table("gemma", False),
+        metaspace_table(),
+    ]
     lines: list[str] = []
     data: list[dict[str, object]] = []
     for table in tables:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,7 +32,7 @@ import torch
 from transformers.generation import logits_process as hf
 
 Row = npt.NDArray[np.float32]
-Args = dict[str, list[float]]
+Args = dict[str, Sequence[float]]
 SIZES = (1, 2, 3, 7, 24, 70)
 NUDGE = 1e-5
 
@@ -303,7 +303,7 @@ def ban_cases(rng: np.random.Generator) -> list[Case]:
             cases.append(Case("no_repeat_ngram", "transformers", args, [Step(row, out)], tokens, num_prompt))
         for _ in range(3):
             tokens, num_prompt = random_history(rng, size, 6)
-            words = [tokens[-2:] + [0], tokens[-1:] + [1], [size - 1], [1, 0, 1, 0, 1, 0, 1, 0]]
+            words = [[*tokens[-2:], 0], [*tokens[-1:], 1], [size - 1], [1, 0, 1, 0, 1, 0, 1, 0]]
             row = random_row(rng, size, "plain")
             out = run_hf([hf.NoBadWordsLogitsProcessor(words)], tokens, row)
             args = {f"bad_words_{i}": word for i, word in enumerate(words)}
@@ -328,7 +328,7 @@ def simple_ban_cases(rng: np.random.Generator, size: int) -> list[Case]:
                 {"min_new_tokens": [3], "eos_ids": banned[:1], "stop_token_ids": banned[1:]},
             ),
             "logit_bias": (
-                hf.SequenceBiasLogitsProcessor({(0,): 1.5, (size - 1,): -math.inf}),
+                hf.SequenceBiasLogitsProcessor([[[0], 1.5], [[size - 1], -math.inf]]),
                 {"logit_bias_ids": [0, size - 1], "logit_bias_values": [1.5, -math.inf]},
             ),
         }

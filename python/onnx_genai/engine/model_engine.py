@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -346,7 +347,7 @@ def prompt_array(prompt: PromptIds) -> npt.NDArray[np.int64]:
             )
         if prompt.ndim != 1:
             raise InvalidArgumentError(
-                f"prompt ids have shape {prompt.shape}; allowed: one dimension (pass a list of arrays for several prompts)"
+                f"prompt ids have shape {prompt.shape}; allowed: one dimension (several prompts: a list of arrays)"
             )
         if not prompt.flags.c_contiguous:
             raise InvalidArgumentError(
@@ -359,7 +360,7 @@ def prompt_array(prompt: PromptIds) -> npt.NDArray[np.int64]:
         if isinstance(token, bool) or not isinstance(token, (int, np.integer)):
             raise InvalidArgumentError(f"prompt token {index} is {token!r}; allowed: an int")
         if not 0 <= token < 2**31:
-            raise InvalidArgumentError(f"prompt token {index} has id {token}; allowed: 0..2**31-1 and below the vocabulary")
+            raise InvalidArgumentError(f"prompt token {index} has id {token}; allowed: ids of the vocabulary")
     return np.asarray(prompt, dtype=np.int64)
 
 
@@ -383,7 +384,5 @@ def _check_positive(name: str, value: object) -> None:
 def _close_open_engines() -> None:
     # A native thread that takes the GIL while the interpreter goes down would end the process with an error.
     for engine in list(_open_engines):
-        try:
+        with contextlib.suppress(AbortedError):  # opened before a fork, in another process
             engine.close()
-        except AbortedError:  # opened before a fork, in another process
-            pass

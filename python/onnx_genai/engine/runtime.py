@@ -41,7 +41,9 @@ def find_ort_library() -> OrtLibrary:
         path = Path(named)
         reason = f"named by {LIBRARY_VARIABLE}"
         if not path.is_file():
-            raise NotFoundError(f"{LIBRARY_VARIABLE} is {named!r}, which is not a file; unset it or name libonnxruntime")
+            raise NotFoundError(
+                f"{LIBRARY_VARIABLE} is {named!r}, which is not a file; unset it or name libonnxruntime"
+            )
     else:
         path = _library_in_package()
         reason = "inside the installed onnxruntime package"

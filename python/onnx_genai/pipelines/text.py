@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import numpy as np
 
@@ -110,8 +110,11 @@ class LLM:
         """Totals since the model was loaded, and gauges."""
         return self._engine.metrics()
 
+    # The overlap is a list of ids, which the first signature takes as one prompt, and so does the code.
     @overload
-    def generate(self, prompts: Prompt, params: SamplingParams | None = None) -> Result: ...
+    def generate(  # type: ignore[overload-overlap]
+        self, prompts: Prompt, params: SamplingParams | None = None
+    ) -> Result: ...
     @overload
     def generate(
         self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
@@ -138,8 +141,8 @@ class LLM:
         if _is_single(prompts):
             if params is not None and not isinstance(params, SamplingParams):
                 raise InvalidArgumentError(f"params is {params!r}; allowed for one prompt: a SamplingParams")
-            return self._result(*self._submit(prompts, params))
-        many: Sequence[Prompt] = prompts  # type: ignore[assignment]
+            return self._result(*self._submit(cast("Prompt", prompts), params))
+        many = cast("Sequence[Prompt]", prompts)
         each = _params_for(many, params)
         started: list[tuple[Generation, tuple[int, ...]]] = []
         try:
@@ -256,9 +259,7 @@ def _read(model: str | Path, variant: str | None) -> tuple[package.ModelPackage,
     found = package.read(_locate(model), variant=variant)
     tokenizer = Tokenizer.from_file(found.require_tokenizer())
     if not found.eos_token_ids:
-        found = dataclasses.replace(
-            found, eos_token_ids=tokenizer.eos_candidates(), eos_source="tokenizer vocabulary"
-        )
+        found = dataclasses.replace(found, eos_token_ids=tokenizer.eos_candidates(), eos_source="tokenizer vocabulary")
     return found, tokenizer
 
 
