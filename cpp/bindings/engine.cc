@@ -128,10 +128,11 @@ void bind_engine(py::module_& module) {
           py::arg("prompt"), py::arg("params"), py::arg("logits_processors"), py::arg("sampler"))
       .def(
           "wait",
-          [](engine::Engine& self, std::uint64_t id, int timeout_ms) {
-            return self.wait(RequestId{id}, std::chrono::milliseconds(timeout_ms));
+          [](engine::Engine& self, std::uint64_t id, int timeout_ms, bool until_end) {
+            return self.wait(RequestId{id}, std::chrono::milliseconds(timeout_ms),
+                             until_end ? engine::WaitFor::kEnd : engine::WaitFor::kPiece);
           },
-          py::arg("request_id"), py::arg("timeout_ms"), no_gil)
+          py::arg("request_id"), py::arg("timeout_ms"), py::arg("until_end"), no_gil)
       .def(
           "abort", [](engine::Engine& self, std::uint64_t id) { self.abort(RequestId{id}); },
           py::arg("request_id"), no_gil)

@@ -209,7 +209,7 @@ def mirostat_cases(rng: np.random.Generator) -> list[Case]:
     cases = []
     for size, tau, eta in ((1, 5.0, 0.1), (3, 0.5, 1.0), (24, 1.0, 0.3), (70, 2.0, 0.5), (70, 0.2, 1.0)):
         mu = 2.0 * tau
-        steps = []
+        steps: list[Step] = []
         while len(steps) < 5:
             row = random_row(rng, size, str(rng.choice(["plain", "holes", "peaked"])))
             keep = keep_surprise(row, mu)
@@ -219,7 +219,7 @@ def mirostat_cases(rng: np.random.Generator) -> list[Case]:
             taken = int(rng.choice(np.flatnonzero(keep)))
             mu -= eta * (-math.log2(softmax(expected)[taken]) - tau)
             steps.append(Step(row, expected, taken))
-        args = {"mirostat": [2.0], "mirostat_tau": [tau], "mirostat_eta": [eta]}
+        args: Args = {"mirostat": [2.0], "mirostat_tau": [tau], "mirostat_eta": [eta]}
         cases.append(Case("mirostat", "numpy", args, steps))
     return cases
 

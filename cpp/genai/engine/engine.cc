@@ -14,7 +14,6 @@
 
 #include "genai/base/error.h"
 #include "genai/engine/engine_core.h"
-#include "genai/engine/output_queue.h"
 #include "genai/runner/factory.h"
 
 namespace genai::engine {
@@ -183,9 +182,9 @@ RequestId Engine::submit(Request request) {
   return id;
 }
 
-std::vector<Event> Engine::wait(RequestId id, std::chrono::milliseconds timeout) {
+std::vector<Event> Engine::wait(RequestId id, std::chrono::milliseconds timeout, WaitFor wait_for) {
   impl_->check_process();
-  return impl_->outputs.wait(id, timeout);
+  return impl_->outputs.wait(id, timeout, wait_for);
 }
 
 void Engine::abort(RequestId id) {

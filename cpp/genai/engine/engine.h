@@ -10,6 +10,7 @@
 #include "genai/core/token_table.h"
 #include "genai/engine/metrics.h"
 #include "genai/engine/options.h"
+#include "genai/engine/output_queue.h"
 #include "genai/runner/model_runner.h"
 #include "genai/runner/options.h"
 
@@ -40,8 +41,8 @@ class Engine {
   /// (closed). Does not wait for the model.
   RequestId submit(Request request);
 
-  /// Takes the request's events, waiting up to `timeout` for the first; empty = timed out. kNotFound after the last.
-  std::vector<Event> wait(RequestId id, std::chrono::milliseconds timeout);
+  /// Takes the request's events, waiting up to `timeout`; empty = timed out. kNotFound after the last. See OutputQueue.
+  std::vector<Event> wait(RequestId id, std::chrono::milliseconds timeout, WaitFor wait_for = WaitFor::kPiece);
 
   /// Ends the request within one step; its last event (kAbort) still comes. Unknown ids are ignored.
   void abort(RequestId id);

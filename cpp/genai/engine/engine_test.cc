@@ -117,5 +117,16 @@ TEST_CASE("SlowReader_GetsMergedEvents") {
   CHECK(events.front().tokens == fake_continuation({5}, 40));
 }
 
+TEST_CASE("WaitForEnd_LeavesThePiecesUntilTheLastEvent") {
+  const auto engine = open();
+  const RequestId id = engine->submit(greedy({5}, 40));
+
+  std::vector<Event> events;
+  while (events.empty()) events = engine->wait(id, milliseconds(50), WaitFor::kEnd);
+
+  CHECK(events.back().last);
+  CHECK(events.front().tokens == fake_continuation({5}, 40));
+}
+
 }  // namespace
 }  // namespace genai::engine

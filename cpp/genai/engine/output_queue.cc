@@ -39,8 +39,10 @@ std::shared_ptr<OutputQueue::Channel> OutputQueue::find(RequestId id) {
 void OutputQueue::push(RequestId id, Event event) {
   const std::shared_ptr<Channel> channel = find(id);
   if (!channel) return;
+  bool wake = event.last;
   {
     const std::lock_guard lock(channel->mutex);
+    wake = wake || channel->piece_waiters > 0;
     // Merging only into the newest event keeps the order between choices. An error stays apart from valid output.
     if (!channel->events.empty() && channel->events.back().choice == event.choice && !event.error &&
         !channel->events.back().finish) {
@@ -49,10 +51,10 @@ void OutputQueue::push(RequestId id, Event event) {
       channel->events.push_back(std::move(event));
     }
   }
-  channel->ready.notify_all();
+  if (wake) channel->ready.notify_all();
 }
 
-std::vector<Event> OutputQueue::wait(RequestId id, std::chrono::milliseconds timeout) {
+std::vector<Event> OutputQueue::wait(RequestId id, std::chrono::milliseconds timeout, WaitFor wait_for) {
   const std::shared_ptr<Channel> channel = find(id);
   if (!channel) {
     throw Error(ErrorCode::kNotFound, "request " + std::to_string(id.value) +
@@ -62,7 +64,14 @@ std::vector<Event> OutputQueue::wait(RequestId id, std::chrono::milliseconds tim
   std::vector<Event> events;
   {
     std::unique_lock lock(channel->mutex);
-    channel->ready.wait_for(lock, timeout, [&] { return !channel->events.empty() || channel->closed; });
+    const auto is_there = [&] {
+      if (channel->closed) return true;
+      return !channel->events.empty() && (wait_for == WaitFor::kPiece || channel->events.back().last);
+    };
+    if (wait_for == WaitFor::kPiece) ++channel->piece_waiters;
+    const bool there = channel->ready.wait_for(lock, timeout, is_there);
+    if (wait_for == WaitFor::kPiece) --channel->piece_waiters;
+    if (!there) return {};
     events.assign(std::make_move_iterator(channel->events.begin()),
                   std::make_move_iterator(channel->events.end()));
     channel->events.clear();

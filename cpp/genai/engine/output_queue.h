@@ -13,6 +13,12 @@
 
 namespace genai::engine {
 
+/// What a reader waits for.
+enum class WaitFor {
+  kPiece,  ///< any event
+  kEnd,    ///< the last event of the request: the reader is not woken for each token
+};
+
 /// Carries events from the engine thread to the callers that wait for them. Events that nobody has taken yet are merged
 /// by choice, so a slow reader costs no more memory than its own output. Thread-safe.
 class OutputQueue {
@@ -23,9 +29,10 @@ class OutputQueue {
   /// Adds an event; dropped when the request was closed by its reader.
   void push(RequestId id, Event event);
 
-  /// Takes all events of the request, waiting up to `timeout` for the first. Empty = timed out. After the event with
-  /// `last` the request is forgotten. Throws kNotFound for a request that is unknown, closed or already finished.
-  std::vector<Event> wait(RequestId id, std::chrono::milliseconds timeout);
+  /// Takes all events of the request, waiting up to `timeout` for what `wait_for` says. Empty = timed out (with kEnd also
+  /// when there are pieces: they stay). After the event with `last` the request is forgotten. Throws kNotFound for a
+  /// request that is unknown, closed or already finished.
+  std::vector<Event> wait(RequestId id, std::chrono::milliseconds timeout, WaitFor wait_for = WaitFor::kPiece);
 
   /// Forgets the request and what it holds; unknown ids are ignored. Wakes its waiters.
   void close(RequestId id);
@@ -36,6 +43,7 @@ class OutputQueue {
     std::condition_variable ready;
     std::deque<Event> events;  // guarded by mutex
     bool closed = false;       // guarded by mutex
+    int piece_waiters = 0;     // guarded by mutex; readers to wake for any event
   };
   std::shared_ptr<Channel> find(RequestId id);
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from gguf import GGMLQuantizationType as Ggml
 
 from onnx_genai.convert.blocks import Blocks, Bytes, carried_format, dequantized, quantize, squared_norm
@@ -21,6 +22,10 @@ from onnx_genai.convert.gguf_file import FloatArray
 from onnx_genai.errors import InvalidArgumentError
 
 __all__ = ["Encoded", "Errors", "Format", "encode", "square_sum", "target_format"]
+
+
+FAR = 0.75
+"""Steps that a fraction may have; above a half only where the zero point would leave its range of 0 to 15."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,13 +152,10 @@ def encode(form: Format, source: Blocks | FloatArray, errors: Errors) -> Encoded
         errors.add(difference, square_sum(source))
         return _plain(form, blocks)
     if form.block_means:
-        encoded, difference = _with_means(form, source)
-    elif form.bits == 8 and form.zero_points:
-        encoded, difference = _refined(source)
-    else:
-        return _plain(form, source)
-    errors.add(difference, squared_norm(source), repeat=form.block)
-    return encoded
+        return _with_means(form, source, errors)
+    if form.bits == 8 and form.zero_points:
+        return _refined(source, errors)
+    return _plain(form, source)
 
 
 def _pack(codes: Bytes, bits: int) -> Bytes:
@@ -202,11 +204,8 @@ def _constant_blocks(blocks: Blocks) -> Blocks:
     )
 
 
-def _refined(blocks: Blocks) -> tuple[Encoded, FloatArray]:
-    """Affine codes of few bits as 8-bit codes: ``step = scale / k`` with the ``k`` whose grid meets the offset best.
-
-    Returns the codes and the error, one for each block because it is the same for all its weights.
-    """
+def _refined(blocks: Blocks, errors: Errors) -> Encoded:
+    """Affine codes of few bits as 8-bit codes: ``step = scale / k`` with the ``k`` whose grid meets the offset best."""
     blocks = _constant_blocks(blocks)
     assert blocks.offset is not None
     top = (1 << blocks.bits) - 1
@@ -228,26 +227,51 @@ def _refined(blocks: Blocks) -> tuple[Encoded, FloatArray]:
     codes = blocks.codes * factor.astype(np.uint8)[..., None] + np.maximum(shift, 0).astype(np.uint8)[..., None]
     zero = np.maximum(-shift, 0).astype(np.uint8)
     scales = blocks.scale / factor
-    return Encoded(codes=codes, scales=scales, zero_points=zero), shift * scales - blocks.offset
+    # All weights of a block are off by the same amount.
+    errors.add(shift * scales - blocks.offset, squared_norm(blocks), repeat=codes.shape[-1])
+    return Encoded(codes=codes, scales=scales, zero_points=zero)
 
 
-def _with_means(form: Format, blocks: Blocks) -> tuple[Encoded, FloatArray]:
-    """4-bit affine codes with a whole zero point, and columns for the fractions of the offsets.
-
-    Returns the codes and the error, one for each block because it is the same for all its weights.
-    """
+def _with_means(form: Format, blocks: Blocks, errors: Errors) -> Encoded:
+    """4-bit affine codes with a whole zero point, and columns for the fractions of the offsets."""
     blocks = _constant_blocks(blocks)
     assert blocks.offset is not None
     count, block = blocks.codes.shape[1:]
     safe = np.where(blocks.scale == 0, np.float32(1), blocks.scale)
-    zero = np.clip(np.rint(-blocks.offset / safe), 0, 15)
+    zero: FloatArray = np.clip(np.rint(-blocks.offset / safe), 0, 15)
     fraction = blocks.offset + blocks.scale * zero
+    norm = squared_norm(blocks)
+    # A block that lies wholly on one side of zero has more than a fraction. Its column would coarsen those of its
+    # neighbours, so it is rounded anew and has none.
+    far = np.abs(fraction) > FAR * np.abs(blocks.scale)
+    if far.any():
+        blocks, zero, difference = _rounded_anew(blocks, zero, far)
+        errors.add(difference, 0.0)
+        fraction = np.where(far, np.float32(0), fraction)
     # The column holds the mean of the block, so its weight is that of the sum times the block size.
     extra = quantize(fraction * np.float32(block), 4, block)
+    kept = dequantized(extra)[:, :count] / np.float32(block)
+    # All weights of a block are off by the same amount.
+    errors.add(kept - fraction, norm, repeat=block)
     unused = form.blocks(count * block) - count - extra.scale.shape[1]
     fill = ((0, 0), (0, unused))
     codes = np.pad(np.concatenate([blocks.codes, extra.codes], axis=1), (*fill, (0, 0)))
     scales = np.pad(np.concatenate([blocks.scale, extra.scale], axis=1), fill)
     zeros = np.pad(np.concatenate([zero, _whole_zero(extra)], axis=1), fill).astype(np.uint8)
-    encoded = Encoded(codes=_pack(codes, 4), scales=scales, zero_points=_pack(zeros, 4))
-    return encoded, dequantized(extra)[:, :count] / np.float32(block) - fraction
+    return Encoded(codes=_pack(codes, 4), scales=scales, zero_points=_pack(zeros, 4))
+
+
+def _rounded_anew(
+    blocks: Blocks, zero: FloatArray, chosen: npt.NDArray[np.bool_]
+) -> tuple[Blocks, FloatArray, FloatArray]:
+    """The chosen blocks get codes, scale and whole zero point of their own; also returns their differences."""
+    assert blocks.offset is not None
+    centered = blocks.codes[chosen].astype(np.float32)
+    source = centered * blocks.scale[chosen][:, None] + blocks.offset[chosen][:, None]
+    anew = quantize(source, 4, source.shape[1])
+    codes, scale, zeros = blocks.codes.copy(), blocks.scale.copy(), zero.copy()
+    codes[chosen] = anew.codes[:, 0]
+    scale[chosen] = anew.scale[:, 0]
+    zeros[chosen] = _whole_zero(anew)[:, 0]
+    rounded = Blocks(codes=codes, scale=scale, offset=blocks.offset, bits=4, center=0)
+    return rounded, zeros, dequantized(anew) - source

@@ -228,14 +228,19 @@ class Generation:
         Raises:
             GenAIError: The request failed; what came before is valid.
         """
+        yield from self._chunks(until_end=False)
+
+    def _chunks(self, *, until_end: bool) -> Iterator[Chunk]:
         try:
             while not self._done or self._error is not None:
-                yield from self.poll(_WAIT_MS)
+                yield from self.poll(_WAIT_MS, until_end=until_end)
         finally:
             self.close()
 
-    def poll(self, timeout_ms: int) -> list[Chunk]:
+    def poll(self, timeout_ms: int, *, until_end: bool = False) -> list[Chunk]:
         """Returns what is there, waiting up to ``timeout_ms`` for the first piece; empty means none came.
+
+        With ``until_end`` it waits for the last piece, and the engine does not wake this thread for each token.
 
         A failure is raised by the call after the one that returned the last valid pieces.
         """
@@ -245,14 +250,14 @@ class Generation:
         if self._done:
             return []
         chunks: list[Chunk] = []
-        for event in self._core.wait(self._request, timeout_ms):
+        for event in self._core.wait(self._request, timeout_ms, until_end):
             self._done = self._done or event.last
             if event.error is not None:
                 self._error = event.error
                 break
             chunks.append(self._chunk(event))
         if not chunks and self._error is not None:
-            return self.poll(0)
+            return self.poll(0, until_end=until_end)
         return chunks
 
     @property
@@ -266,7 +271,7 @@ class Generation:
         tokens: dict[int, list[int]] = {}
         logprobs: dict[int, list[TokenLogprob]] = {}
         last: dict[int, Chunk] = {}
-        for chunk in self:
+        for chunk in self._chunks(until_end=True):
             texts.setdefault(chunk.index, []).append(chunk.text)
             tokens.setdefault(chunk.index, []).extend(chunk.token_ids)
             logprobs.setdefault(chunk.index, []).extend(chunk.logprobs or ())
