@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -223,3 +224,25 @@ def test_after_a_fork_the_child_is_refused_and_the_parent_goes_on(llm: LLM) -> N
 
     assert "fork" in answer
     assert list(llm.generate([1, 2], GREEDY).token_ids) == checksum_generate([1, 2], 3)
+
+
+def test_package_without_a_tokenizer_still_takes_ids(checksum_package: Callable[..., Path], tmp_path: Path) -> None:
+    folder = tmp_path / "package"
+    shutil.copytree(checksum_package("gqa"), folder)
+    (folder / "tokenizer.json").unlink()
+
+    with LLM(folder, threads=1) as model:
+        result = model.generate([1, 2], GREEDY)
+        assert list(result.token_ids) == checksum_generate([1, 2], 3)
+        assert result.text == ""
+        with pytest.raises(errors.PackageError, match="tokenizer.json is missing"):
+            model.generate("text", GREEDY)
+
+
+def test_ids_beyond_the_tokenizer_are_never_drawn(checksum_package: Callable[..., Path]) -> None:
+    params = SamplingParams(max_new_tokens=200, temperature=50.0, seed=1, ignore_eos=True, n=4)
+
+    with LLM(checksum_package("concat_padded_vocab"), threads=1) as model:
+        result = model.generate([1, 2], params)
+
+    assert max(max(choice.token_ids) for choice in result.choices) < 97

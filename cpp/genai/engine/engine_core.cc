@@ -38,6 +38,12 @@ std::int64_t capacity_tokens(const runner::RunnerInfo& info, const EngineOptions
   return std::max<std::int64_t>(options.kv_budget_bytes / info.kv_bytes_per_token, 2);
 }
 
+/// A table without entries belongs to a package without a tokenizer: all ids may come.
+std::int64_t sampled_vocab(const runner::RunnerInfo& info, const TokenTable& tokens) {
+  const auto known = static_cast<std::int64_t>(tokens.size());
+  return known == 0 ? info.vocab_size : std::min(info.vocab_size, known);
+}
+
 sched::SchedulerConfig scheduler_config(const runner::RunnerInfo& info, sched::SchedulerConfig config) {
   config.can_chunk_prefill = config.can_chunk_prefill && info.can_chunk_prefill;
   return config;
@@ -53,6 +59,7 @@ EngineCore::EngineCore(std::unique_ptr<runner::ModelRunner> runner, std::shared_
       sink_(std::move(sink)),
       context_limit_(smallest_limit(runner_->info(), options_).tokens),
       context_source_(smallest_limit(runner_->info(), options_).source),
+      vocab_size_(sampled_vocab(runner_->info(), *tokens_)),
       scheduler_(scheduler_config(runner_->info(), options_.scheduler),
                  kv::TokenBudget(capacity_tokens(runner_->info(), options_))) {}
 
@@ -69,7 +76,7 @@ void EngineCore::validate(const Request& request) const {
                       " (the width of the model's logits). The tokenizer may not belong to this model.");
     }
   }
-  sampling::validate(request.params, vocab);
+  sampling::validate(request.params, vocab_size_);
   const std::int64_t size = static_cast<std::int64_t>(request.prompt.size());
   if (context_limit_ > 0 && size >= context_limit_) {
     throw Error(ErrorCode::kContextOverflow,
@@ -114,7 +121,7 @@ void EngineCore::add(RequestId id, Request request, std::uint64_t seed) {
     active->choices.push_back(
         {.id = sequence,
          .sampler = std::make_unique<sampling::SequenceSampler>(
-             request.params, options_.eos_ids, runner_->info().vocab_size, used_seed, choice),
+             request.params, options_.eos_ids, vocab_size_, used_seed, choice),
          .output = SequenceOutput(choice, request.params, options_.eos_ids, tokens_)});
     owners_[sequence] = {active.get(), static_cast<std::size_t>(choice)};
   }
@@ -277,6 +284,7 @@ void EngineCore::sample_and_emit(const std::vector<Row>& rows, const StepLogits&
                      .request = &row.active->request,
                      .tokens = scheduler_.tokens(choice.id),
                      .logits = values,
+                     .vocab_size = static_cast<std::size_t>(vocab_size_),
                      .token = std::nullopt,
                      .error = std::nullopt,
                      .logprob = std::nullopt});

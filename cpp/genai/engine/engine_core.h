@@ -93,6 +93,7 @@ class EngineCore {
   Sink sink_;
   std::int64_t context_limit_;
   std::string context_source_;
+  std::int64_t vocab_size_;  ///< ids that may be sampled: logits rows may be padded beyond the tokenizer
   sched::Scheduler scheduler_;
   RowSampling row_sampling_;
   std::uint64_t next_sequence_ = 1;

@@ -27,17 +27,18 @@ std::optional<Error> check_logits(const RowJob& job, const sampling::RowScan& sc
   if (scan.has_nan) return unusable_logits(job, "NaN");
   if (scan.has_pos_inf) return unusable_logits(job, "+inf");
   if (scan.max == -std::numeric_limits<float>::infinity()) return unusable_logits(job, "all -inf");
-  if (job.logits.size() > 1 && scan.max == scan.min &&
-      std::ranges::all_of(job.logits, [&](float x) { return x == scan.max; })) {
+  if (job.vocab_size > 1 && scan.max == scan.min &&
+      std::ranges::all_of(job.logits.first(job.vocab_size), [&](float x) { return x == scan.max; })) {
     return unusable_logits(job, "all equal to " + std::to_string(scan.max));
   }
   return std::nullopt;
 }
 
-bool is_plain_greedy(const RowJob& job) {
-  return job.request->params.temperature == 0.0F && !job.sampler->has_processors() &&
-         job.request->logits_hooks.empty() && !job.request->sampler_hook;
+bool changes_row(const RowJob& job) {
+  return job.sampler->has_processors() || !job.request->logits_hooks.empty() || job.request->sampler_hook;
 }
+
+bool is_plain_greedy(const RowJob& job) { return job.request->params.temperature == 0.0F && !changes_row(job); }
 
 /// Runs `body` for one row; what it throws becomes the row's error.
 void guarded(RowJob& job, const std::function<void()>& body) {
@@ -144,21 +145,21 @@ void RowSampling::run_sampler_hooks(std::span<RowJob*> jobs) {
 }
 
 void RowSampling::sample_rows(std::span<RowJob> jobs) {
-  // The raw row is needed again to score the chosen id, because the chain changes it in place.
   struct Scored {
     RowJob* job;
     sampling::RowLogprobs row;
-    std::vector<float> raw;
+    std::vector<float> raw;  ///< the row as it was, to score the chosen id; empty when nothing changes the row
   };
   std::vector<Scored> scored;
   std::vector<RowJob*> chained;
   for (RowJob& job : jobs) {
-    const sampling::RowScan scan = sampling::scan_row(job.logits);
+    const sampling::RowScan scan = sampling::scan_row(job.logits.first(job.vocab_size));
     job.error = check_logits(job, scan);
     if (job.error) continue;
     if (job.request->params.logprobs) {
-      scored.push_back({&job, sampling::RowLogprobs(job.logits, job.request->params.top_logprobs),
-                        std::vector<float>(job.logits.begin(), job.logits.end())});
+      const std::span<const float> raw = job.logits.first(job.vocab_size);
+      scored.push_back({&job, sampling::RowLogprobs(raw, job.request->params.top_logprobs), {}});
+      if (changes_row(job)) scored.back().raw.assign(raw.begin(), raw.end());
     }
     if (is_plain_greedy(job)) {
       job.token = scan.argmax;
@@ -182,7 +183,8 @@ void RowSampling::sample_rows(std::span<RowJob> jobs) {
   for (Scored& entry : scored) {
     if (!entry.job->token) continue;
     const TokenId token = *entry.job->token;
-    entry.job->logprob = entry.row.score(token, entry.raw[static_cast<std::size_t>(token)]);
+    const std::span<const float> raw = entry.raw.empty() ? entry.job->logits : std::span<const float>(entry.raw);
+    entry.job->logprob = entry.row.score(token, raw[static_cast<std::size_t>(token)]);
   }
 }
 

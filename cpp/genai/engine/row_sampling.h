@@ -19,7 +19,8 @@ struct RowJob {
   sampling::SequenceSampler* sampler = nullptr;
   const Request* request = nullptr;
   std::span<const TokenId> tokens;  ///< prompt and generated ids
-  std::span<float> logits;          ///< float32 [vocab]; changed in place
+  std::span<float> logits;          ///< float32 [row width]; changed in place
+  std::size_t vocab_size = 0;       ///< ids that may be sampled, <= row width
 
   // Outcome: exactly one of the two is set.
   std::optional<TokenId> token;

@@ -11,8 +11,9 @@
 namespace genai::runner {
 namespace {
 
-/// First capacity of the buffers, in positions.
-constexpr std::int64_t kInitialCapacity = 256;
+/// Positions that the buffers have beyond what is needed when they grow, before rounding up to a power of two: what was
+/// never written to costs no memory, and growing copies.
+constexpr std::int64_t kSpareCapacity = 256;
 /// The mask of a batch is made this much wider than needed, so that it is laid out anew once in so many steps.
 constexpr std::int64_t kMaskStep = 64;
 /// What a slot with nothing to run is given.
@@ -122,7 +123,7 @@ void SlotRunner::reserve(int slots, std::int64_t longest) {
     needed = fixed_capacity_;
   } else if (needed > storage_.capacity()) {
     const std::int64_t rounded =
-        static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max(needed, kInitialCapacity))));
+        static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(needed + kSpareCapacity)));
     needed = limit > 0 ? std::max(needed, std::min(rounded, limit)) : rounded;
   }
   int grown = std::max(storage_.slots(), 1);

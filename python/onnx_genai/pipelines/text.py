@@ -12,9 +12,9 @@ import numpy as np
 
 from onnx_genai import package
 from onnx_genai.engine import EngineOptions, Generation, ModelEngine, PromptIds, describe_graph
-from onnx_genai.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from onnx_genai.errors import InternalError, InvalidArgumentError, NotFoundError, UnsupportedError
 from onnx_genai.template import ChatTemplate
-from onnx_genai.tokenizer import Tokenizer
+from onnx_genai.tokenizer import Tokenizer, TokenTableData
 from onnx_genai.types import Chunk, Result, SamplingParams
 
 __all__ = ["LLM", "ChatMessage", "Prompt", "inspect"]
@@ -83,9 +83,22 @@ class LLM:
             max_num_batched_tokens=max_num_batched_tokens,
             max_queue=max_queue,
         )
-        self.package, self.tokenizer = _read(model, variant)
+        self.package, self._tokenizer = _read(model, variant)
         self.template = _template(self.package)
-        self._engine = ModelEngine.open(self.package, self.tokenizer.token_table(), options)
+        table = TokenTableData.empty() if self._tokenizer is None else self._tokenizer.token_table()
+        self._engine = ModelEngine.open(self.package, table, options)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The package's tokenizer.
+
+        Raises:
+            PackageError: There is none; token ids can still be generated from, without text.
+        """
+        if self._tokenizer is None:
+            self.package.require_tokenizer()  # raises, and says where it was looked for
+            raise InternalError("a tokenizer appeared after the model was loaded; load it again")
+        return self._tokenizer
 
     @property
     def context_limit(self) -> int | None:
@@ -229,7 +242,7 @@ class LLM:
         if not isinstance(params, SamplingParams):
             raise InvalidArgumentError(f"params is {type(params).__name__}; allowed: SamplingParams")
         # A stop string that is a special token never shows in the text, so its id is what to look for.
-        special = self.tokenizer.special_stop_ids(params.stop)
+        special = self.tokenizer.special_stop_ids(params.stop) if params.stop else ()
         if special:
             params = dataclasses.replace(
                 params, stop_token_ids=tuple(dict.fromkeys((*params.stop_token_ids, *special)))
@@ -255,9 +268,11 @@ def inspect(model: str | Path, *, variant: str | None = None) -> tuple[package.M
     return found, describe_graph(found)
 
 
-def _read(model: str | Path, variant: str | None) -> tuple[package.ModelPackage, Tokenizer]:
+def _read(model: str | Path, variant: str | None) -> tuple[package.ModelPackage, Tokenizer | None]:
     found = package.read(_locate(model), variant=variant)
-    tokenizer = Tokenizer.from_file(found.require_tokenizer())
+    if found.tokenizer_path is None:
+        return found, None
+    tokenizer = Tokenizer.from_file(found.tokenizer_path)
     if not found.eos_token_ids:
         found = dataclasses.replace(found, eos_token_ids=tokenizer.eos_candidates(), eos_source="tokenizer vocabulary")
     return found, tokenizer

@@ -53,6 +53,11 @@ class TokenTableData:
     exact: bool = True
     """False when the table only comes near what the tokenizer decodes."""
 
+    @classmethod
+    def empty(cls) -> TokenTableData:
+        """The table of a package without a tokenizer: every id has no text."""
+        return cls(decoding="byte_level", strip_first_space=False, bytes=(), kinds=())
+
 
 @dataclass(frozen=True, slots=True)
 class _Vocabulary:
