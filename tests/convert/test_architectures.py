@@ -150,6 +150,7 @@ def test_unknown_architecture_is_named_with_the_known_ones(tmp_path: Path) -> No
         ({"{arch}.rope.scaling.type": "longrope"}, PackageError, "without the tensor 'rope_factors_short.weight'"),
         ({"{arch}.rope.scaling.type": 3}, PackageError, r"llama.rope.scaling.type is 3 \(int\); expected a string"),
         ({"{arch}.attention.sliding_window_pattern": [1]}, PackageError, r"has 1 entries; expected one a layer \(2\)"),
+        ({"{arch}.rope.scaling.factor": -1.0}, PackageError, r"factor -1\.0, dimensions 16; expected positive numbers"),
         ({"split.count": 3}, UnsupportedError, "part 1 of 3 of a split model"),
     ],
 )
@@ -166,6 +167,7 @@ def test_options_that_are_not_known_are_refused(
 @pytest.mark.parametrize(
     ("tiny", "said"),
     [
+        (Tiny(arch="llama", context=1 << 25), r"context_length is 33554432; expected 1\.\.16777216"),
         (Tiny(arch="llama", heads=3, kv_heads=2), "3 heads cannot share 2 key/value heads evenly"),
         (Tiny(arch="llama", head_dim=12), "head size is 12; ONNX Runtime wants a multiple of 8"),
         (

@@ -177,7 +177,7 @@ def test_failed_overwrite_keeps_the_old_folder(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old.txt").write_text("x", encoding="utf-8")
 
-    with pytest.raises(PackageError, match="'output_norm.weight' is missing"):
+    with pytest.raises(PackageError, match=r"'output_norm\.weight' is missing"):
         import_gguf(bad, tmp_path / "out", overwrite=True)
 
     assert {path.name for path in tmp_path.iterdir()} == {"bad.gguf", "out"}

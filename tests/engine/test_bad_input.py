@@ -235,7 +235,7 @@ def test_package_without_a_tokenizer_still_takes_ids(checksum_package: Callable[
         result = model.generate([1, 2], GREEDY)
         assert list(result.token_ids) == checksum_generate([1, 2], 3)
         assert result.text == ""
-        with pytest.raises(errors.PackageError, match="tokenizer.json is missing"):
+        with pytest.raises(errors.PackageError, match=r"tokenizer\.json is missing"):
             model.generate("text", GREEDY)
 
 

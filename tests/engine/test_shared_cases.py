@@ -113,5 +113,5 @@ def test_graph_that_loads_but_cannot_run_says_so(shared_cases: Path) -> None:
     folder = shared_cases / "packages" / "tiny-native-scalar-gqa"
     if not folder.is_dir():
         pytest.skip(f"no folder {folder}")
-    with pytest.raises(errors.GenAIError, match="head_size|multiple of 8"), LLM(folder, threads=1) as model:
+    with pytest.raises(errors.GenAIError, match=r"head_size|multiple of 8"), LLM(folder, threads=1) as model:
         model.generate([0], greedy(2))

@@ -27,8 +27,7 @@ GREEDY = SamplingParams(max_new_tokens=64, temperature=0, ignore_eos=True)
 @pytest.fixture(scope="module")
 def fp32(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
     folder = tmp_path_factory.mktemp("smollm2")
-    source = hub.pull_gguf("smollm2", folder / "source")
-    import_gguf(source, folder / "fp32", dtype="fp32")
+    import_gguf(hub.pull_gguf("smollm2"), folder / "fp32", dtype="fp32")
     with LLM(folder / "fp32") as model:
         yield model
 

@@ -9,6 +9,9 @@
 namespace genai::ort {
 namespace {
 
+/// Lets a session take its memory from the library's HostAllocator.
+constexpr const char* kUseEnvAllocators = "session.use_env_allocators";
+
 /// ONNX Runtime session options, freed with the object.
 class OptionsHandle {
  public:
@@ -21,7 +24,7 @@ class OptionsHandle {
     require(api_.call<ort_abi::SetIntraOpNumThreads>(handle_.get(), options.intra_op_threads),
             "ONNX Runtime refused intra_op_threads = " + std::to_string(options.intra_op_threads));
     add_config("session.intra_op.allow_spinning", options.spinning ? "1" : "0");
-    if (library.has_host_allocator() && !std::getenv("NOHUGE")) add_config("session.use_env_allocators", "1");
+    if (library.has_host_allocator()) add_config(kUseEnvAllocators, "1");
     for (const auto& [key, value] : options.config) add_config(key, value);
     for (const Provider& provider : options.providers) append(provider);
   }

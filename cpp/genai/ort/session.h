@@ -56,8 +56,8 @@ class RunOptions {
   ort_abi::RunOptions* handle_ = nullptr;
 };
 
-/// A loaded model. The graph is optimised fully, memory patterns are off (shapes change with each step) and the arena
-/// is on. const methods are safe from any thread.
+/// A loaded model. The graph is optimised fully, memory patterns are off (shapes change with each step), and memory comes
+/// from the library's HostAllocator unless the config says session.use_env_allocators = 0. const methods are safe from any thread.
 class Session {
  public:
   /// Loads the model file. Throws kNotFound (no file), kBadPackage (file or external data broken, missing or a Git LFS

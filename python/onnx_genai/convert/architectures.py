@@ -16,6 +16,10 @@ from onnx_genai.errors import InvalidArgumentError, PackageError, UnsupportedErr
 __all__ = ["ARCHITECTURES", "Layer", "ModelSpec", "read_model_spec"]
 
 
+MAX_CONTEXT = 1 << 24
+"""A larger number in a file is taken for damage; the rotary tables have a row for each position."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """Facts that hold for every model of an architecture and stand in no metadata."""
@@ -232,8 +236,8 @@ def _read_ropes(
     if max_context is not None and max_context < 1:
         raise InvalidArgumentError(f"max_context is {max_context}; allowed: a whole number >= 1")
     trained = file.integer(f"{arch}.context_length")
-    if trained < 1:
-        raise PackageError(f"{file.path}: {arch}.context_length is {trained}; expected a whole number >= 1")
+    if not 1 <= trained <= MAX_CONTEXT:
+        raise PackageError(f"{file.path}: {arch}.context_length is {trained}; expected 1..{MAX_CONTEXT}")
     context = min(trained, max_context or trained)
     warnings: list[str] = []
     prefix = f"{arch}.rope."
