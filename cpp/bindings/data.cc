@@ -1,18 +1,19 @@
 #include "data.h"
 
-#include <memory>
-#include <string>
-#include <unordered_map>
-#include <vector>
-
-#include <pybind11/native_enum.h>
-#include <pybind11/stl.h>
-
-#include "errors.h"
 #include "genai/core/model_spec.h"
 #include "genai/core/request.h"
 #include "genai/core/sampling_params.h"
 #include "genai/core/token_table.h"
+
+#include "errors.h"
+
+#include <pybind11/native_enum.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
 
 namespace py = pybind11;
 
@@ -44,8 +45,8 @@ void bind_model_spec(py::module_& module) {
                        int batch_axis, int sequence_axis) {
              return KvPair{std::move(past), std::move(present), dtype, std::move(dims), batch_axis, sequence_axis};
            }),
-           py::kw_only(), py::arg("past"), py::arg("present"), py::arg("dtype"), py::arg("dims"),
-           py::arg("batch_axis"), py::arg("sequence_axis"));
+           py::kw_only(), py::arg("past"), py::arg("present"), py::arg("dtype"), py::arg("dims"), py::arg("batch_axis"),
+           py::arg("sequence_axis"));
   py::class_<ConstantInput>(module, "ConstantInput")
       .def(py::init([](InputPort port, bool like_ids, std::vector<std::int64_t> dims, std::int64_t value) {
              return ConstantInput{std::move(port),
@@ -132,8 +133,7 @@ void bind_token_table(py::module_& module) {
                throw Error(ErrorCode::kInvalidArgument, "bytes and kinds differ in length");
              }
              auto table = std::make_shared<TokenTable>();
-             table->decoding =
-                 byte_fallback ? TokenTable::Decoding::kByteFallback : TokenTable::Decoding::kByteLevel;
+             table->decoding = byte_fallback ? TokenTable::Decoding::kByteFallback : TokenTable::Decoding::kByteLevel;
              table->strip_first_space = strip_first_space;
              table->bytes.assign(bytes.begin(), bytes.end());
              for (const int kind : kinds) {

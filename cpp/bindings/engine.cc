@@ -1,16 +1,16 @@
 #include "genai/engine/engine.h"
 
+#include "data.h"
+#include "hooks.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
 #include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <pybind11/numpy.h>
-#include <pybind11/stl.h>
-
-#include "data.h"
-#include "hooks.h"
 
 namespace py = pybind11;
 
@@ -64,40 +64,39 @@ RequestId submit(engine::Engine& engine, const py::array_t<std::int64_t>& prompt
 
 py::dict metrics_dict(const engine::Metrics& m) {
   using namespace py::literals;
-  return py::dict(
-      "num_requests"_a = m.num_requests, "num_finished_requests"_a = m.num_finished_requests,
-      "num_failed_requests"_a = m.num_failed_requests, "num_aborted_requests"_a = m.num_aborted_requests,
-      "num_steps"_a = m.num_steps, "num_prompt_tokens"_a = m.num_prompt_tokens,
-      "num_generated_tokens"_a = m.num_generated_tokens, "step_seconds"_a = m.step_seconds,
-      "run_seconds"_a = m.run_seconds, "sample_seconds"_a = m.sample_seconds, "num_running"_a = m.num_running,
-      "num_waiting"_a = m.num_waiting, "kv_bytes"_a = m.kv_bytes, "kv_reserved_tokens"_a = m.kv_reserved_tokens,
-      "kv_capacity_tokens"_a = m.kv_capacity_tokens);
+  return py::dict("num_requests"_a = m.num_requests, "num_finished_requests"_a = m.num_finished_requests,
+                  "num_failed_requests"_a = m.num_failed_requests, "num_aborted_requests"_a = m.num_aborted_requests,
+                  "num_steps"_a = m.num_steps, "num_prompt_tokens"_a = m.num_prompt_tokens,
+                  "num_generated_tokens"_a = m.num_generated_tokens, "step_seconds"_a = m.step_seconds,
+                  "run_seconds"_a = m.run_seconds, "sample_seconds"_a = m.sample_seconds,
+                  "num_running"_a = m.num_running, "num_waiting"_a = m.num_waiting, "kv_bytes"_a = m.kv_bytes,
+                  "kv_reserved_tokens"_a = m.kv_reserved_tokens, "kv_capacity_tokens"_a = m.kv_capacity_tokens);
 }
 
 void bind_options(py::module_& module) {
   py::class_<runner::RunnerOptions>(module, "RunnerOptions")
-      .def(py::init([](std::string ort_library, int intra_op_threads, bool spinning,
-                       const std::vector<std::pair<std::string, std::vector<std::pair<std::string, std::string>>>>&
-                           providers,
-                       std::vector<std::pair<std::string, std::string>> session_config) {
-             runner::RunnerOptions options;
-             options.ort_library = std::move(ort_library);
-             options.intra_op_threads = intra_op_threads;
-             options.spinning = spinning;
-             for (const auto& [name, values] : providers) options.providers.push_back({name, values});
-             options.session_config = std::move(session_config);
-             return options;
-           }),
-           py::kw_only(), py::arg("ort_library"), py::arg("intra_op_threads"), py::arg("spinning"),
-           py::arg("providers"), py::arg("session_config"));
+      .def(
+          py::init(
+              [](std::string ort_library, int intra_op_threads, bool spinning,
+                 const std::vector<std::pair<std::string, std::vector<std::pair<std::string, std::string>>>>& providers,
+                 std::vector<std::pair<std::string, std::string>> session_config) {
+                runner::RunnerOptions options;
+                options.ort_library = std::move(ort_library);
+                options.intra_op_threads = intra_op_threads;
+                options.spinning = spinning;
+                for (const auto& [name, values] : providers) options.providers.push_back({name, values});
+                options.session_config = std::move(session_config);
+                return options;
+              }),
+          py::kw_only(), py::arg("ort_library"), py::arg("intra_op_threads"), py::arg("spinning"), py::arg("providers"),
+          py::arg("session_config"));
   py::class_<engine::EngineOptions>(module, "EngineOptions")
       .def(py::init<>())
       .def_property(
           "max_num_seqs", [](const engine::EngineOptions& o) { return o.scheduler.max_num_seqs; },
           [](engine::EngineOptions& o, int value) { o.scheduler.max_num_seqs = value; })
       .def_property(
-          "max_num_batched_tokens",
-          [](const engine::EngineOptions& o) { return o.scheduler.max_num_batched_tokens; },
+          "max_num_batched_tokens", [](const engine::EngineOptions& o) { return o.scheduler.max_num_batched_tokens; },
           [](engine::EngineOptions& o, std::int64_t value) { o.scheduler.max_num_batched_tokens = value; })
       .def_property(
           "max_prefill_tokens_while_decoding",
@@ -122,9 +121,8 @@ void bind_engine(py::module_& module) {
       .def(
           "submit",
           [](engine::Engine& self, const py::array_t<std::int64_t>& prompt, const SamplingParams& params,
-             const std::vector<py::object>& processors, const py::object& sampler) {
-            return submit(self, prompt, params, processors, sampler).value;
-          },
+             const std::vector<py::object>& processors,
+             const py::object& sampler) { return submit(self, prompt, params, processors, sampler).value; },
           py::arg("prompt"), py::arg("params"), py::arg("logits_processors"), py::arg("sampler"))
       .def(
           "wait",
@@ -134,8 +132,8 @@ void bind_engine(py::module_& module) {
           },
           py::arg("request_id"), py::arg("timeout_ms"), py::arg("until_end"), no_gil)
       .def(
-          "abort", [](engine::Engine& self, std::uint64_t id) { self.abort(RequestId{id}); },
-          py::arg("request_id"), no_gil)
+          "abort", [](engine::Engine& self, std::uint64_t id) { self.abort(RequestId{id}); }, py::arg("request_id"),
+          no_gil)
       .def(
           "drop", [](engine::Engine& self, std::uint64_t id) { self.drop(RequestId{id}); }, py::arg("request_id"),
           no_gil)

@@ -39,7 +39,9 @@ py::object class_of(ErrorCode code) {
 
 }  // namespace
 
-py::object make_exception(const Error& error) { return class_of(error.code())(error.what()); }
+py::object make_exception(const Error& error) {
+  return class_of(error.code())(error.what());
+}
 
 void register_error_translation() {
   py::register_exception_translator([](std::exception_ptr pointer) {

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <pybind11/pybind11.h>
-
 #include "genai/base/error.h"
+
+#include <pybind11/pybind11.h>
 
 namespace genai::bindings {
 

@@ -1,15 +1,15 @@
 #include "hooks.h"
 
+#include "genai/base/error.h"
+
+#include <pybind11/numpy.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
-
-#include <pybind11/numpy.h>
-
-#include "genai/base/error.h"
 
 namespace py = pybind11;
 
@@ -93,7 +93,8 @@ class PythonSamplerHook final : public SamplerHook {
     std::vector<TokenId> ids;
     call_user("sampler", sampler_.get(), [&] {
       const py::object returned = sampler_.get().attr("sample")(token_arrays(rows), logits_array(rows));
-      for (const py::handle id : returned) ids.push_back(py::int_(py::reinterpret_borrow<py::object>(id)).cast<TokenId>());
+      for (const py::handle id : returned)
+        ids.push_back(py::int_(py::reinterpret_borrow<py::object>(id)).cast<TokenId>());
     });
     return ids;
   }

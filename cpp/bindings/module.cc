@@ -1,7 +1,7 @@
-#include <pybind11/pybind11.h>
-
 #include "data.h"
 #include "errors.h"
+
+#include <pybind11/pybind11.h>
 
 PYBIND11_MODULE(_core, module) {
   module.doc() = "Compiled core of onnx_genai. Private: use the classes of the package.";

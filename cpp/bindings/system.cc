@@ -1,12 +1,13 @@
-#include <string>
+#include "genai/base/cpu.h"
+#include "genai/base/memory.h"
+#include "genai/engine/runtime.h"
+
+#include "data.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "data.h"
-#include "genai/base/cpu.h"
-#include "genai/base/memory.h"
-#include "genai/engine/runtime.h"
+#include <string>
 
 namespace py = pybind11;
 

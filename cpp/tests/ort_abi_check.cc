@@ -1,12 +1,12 @@
 // Static assertions of third_party/onnxruntime/abi.h against a real header. Compiled only when GENAI_ORT_INCLUDE_DIR
 // names the folder of onnxruntime_c_api.h; see third_party/onnxruntime/README.md.
 
+#include "onnxruntime/abi.h"
+
 #include <onnxruntime_c_api.h>
 
 #include <cstddef>
 #include <type_traits>
-
-#include "onnxruntime/abi.h"
 
 namespace {
 
@@ -53,12 +53,14 @@ static_assert(offsetof(OrtApi, EnableCpuMemArena) == offset<ort_abi::EnableCpuMe
 static_assert(offsetof(OrtApi, DisableCpuMemArena) == offset<ort_abi::DisableCpuMemArena>());
 static_assert(offsetof(OrtApi, EnableProfiling) == offset<ort_abi::EnableProfiling>());
 static_assert(offsetof(OrtApi, SetSessionLogSeverityLevel) == offset<ort_abi::SetSessionLogSeverityLevel>());
-static_assert(offsetof(OrtApi, SetSessionGraphOptimizationLevel) == offset<ort_abi::SetSessionGraphOptimizationLevel>());
+static_assert(offsetof(OrtApi, SetSessionGraphOptimizationLevel) ==
+              offset<ort_abi::SetSessionGraphOptimizationLevel>());
 static_assert(offsetof(OrtApi, SetIntraOpNumThreads) == offset<ort_abi::SetIntraOpNumThreads>());
 static_assert(offsetof(OrtApi, SetInterOpNumThreads) == offset<ort_abi::SetInterOpNumThreads>());
 static_assert(offsetof(OrtApi, AddSessionConfigEntry) == offset<ort_abi::AddSessionConfigEntry>());
 static_assert(offsetof(OrtApi, SetDeterministicCompute) == offset<ort_abi::SetDeterministicCompute>());
-static_assert(offsetof(OrtApi, SessionOptionsAppendExecutionProvider) == offset<ort_abi::SessionOptionsAppendExecutionProvider>());
+static_assert(offsetof(OrtApi, SessionOptionsAppendExecutionProvider) ==
+              offset<ort_abi::SessionOptionsAppendExecutionProvider>());
 static_assert(offsetof(OrtApi, CreateSession) == offset<ort_abi::CreateSession>());
 static_assert(offsetof(OrtApi, CreateSessionFromArray) == offset<ort_abi::CreateSessionFromArray>());
 static_assert(offsetof(OrtApi, ReleaseSession) == offset<ort_abi::ReleaseSession>());
@@ -111,12 +113,14 @@ static_assert(arity<decltype(OrtApi::EnableCpuMemArena)>() == ort_abi::EnableCpu
 static_assert(arity<decltype(OrtApi::DisableCpuMemArena)>() == ort_abi::DisableCpuMemArena::kArity);
 static_assert(arity<decltype(OrtApi::EnableProfiling)>() == ort_abi::EnableProfiling::kArity);
 static_assert(arity<decltype(OrtApi::SetSessionLogSeverityLevel)>() == ort_abi::SetSessionLogSeverityLevel::kArity);
-static_assert(arity<decltype(OrtApi::SetSessionGraphOptimizationLevel)>() == ort_abi::SetSessionGraphOptimizationLevel::kArity);
+static_assert(arity<decltype(OrtApi::SetSessionGraphOptimizationLevel)>() ==
+              ort_abi::SetSessionGraphOptimizationLevel::kArity);
 static_assert(arity<decltype(OrtApi::SetIntraOpNumThreads)>() == ort_abi::SetIntraOpNumThreads::kArity);
 static_assert(arity<decltype(OrtApi::SetInterOpNumThreads)>() == ort_abi::SetInterOpNumThreads::kArity);
 static_assert(arity<decltype(OrtApi::AddSessionConfigEntry)>() == ort_abi::AddSessionConfigEntry::kArity);
 static_assert(arity<decltype(OrtApi::SetDeterministicCompute)>() == ort_abi::SetDeterministicCompute::kArity);
-static_assert(arity<decltype(OrtApi::SessionOptionsAppendExecutionProvider)>() == ort_abi::SessionOptionsAppendExecutionProvider::kArity);
+static_assert(arity<decltype(OrtApi::SessionOptionsAppendExecutionProvider)>() ==
+              ort_abi::SessionOptionsAppendExecutionProvider::kArity);
 static_assert(arity<decltype(OrtApi::CreateSession)>() == ort_abi::CreateSession::kArity);
 static_assert(arity<decltype(OrtApi::CreateSessionFromArray)>() == ort_abi::CreateSessionFromArray::kArity);
 static_assert(arity<decltype(OrtApi::ReleaseSession)>() == ort_abi::ReleaseSession::kArity);
@@ -134,7 +138,8 @@ static_assert(arity<decltype(OrtApi::RunOptionsSetTerminate)>() == ort_abi::RunO
 static_assert(arity<decltype(OrtApi::RunOptionsUnsetTerminate)>() == ort_abi::RunOptionsUnsetTerminate::kArity);
 static_assert(arity<decltype(OrtApi::AddRunConfigEntry)>() == ort_abi::AddRunConfigEntry::kArity);
 static_assert(arity<decltype(OrtApi::CreateTensorAsOrtValue)>() == ort_abi::CreateTensorAsOrtValue::kArity);
-static_assert(arity<decltype(OrtApi::CreateTensorWithDataAsOrtValue)>() == ort_abi::CreateTensorWithDataAsOrtValue::kArity);
+static_assert(arity<decltype(OrtApi::CreateTensorWithDataAsOrtValue)>() ==
+              ort_abi::CreateTensorWithDataAsOrtValue::kArity);
 static_assert(arity<decltype(OrtApi::GetTensorMutableData)>() == ort_abi::GetTensorMutableData::kArity);
 static_assert(arity<decltype(OrtApi::GetTensorTypeAndShape)>() == ort_abi::GetTensorTypeAndShape::kArity);
 static_assert(arity<decltype(OrtApi::GetOnnxTypeFromTypeInfo)>() == ort_abi::GetOnnxTypeFromTypeInfo::kArity);
@@ -145,10 +150,12 @@ static_assert(arity<decltype(OrtApi::GetDimensions)>() == ort_abi::GetDimensions
 static_assert(arity<decltype(OrtApi::GetSymbolicDimensions)>() == ort_abi::GetSymbolicDimensions::kArity);
 static_assert(arity<decltype(OrtApi::ReleaseValue)>() == ort_abi::ReleaseValue::kArity);
 static_assert(arity<decltype(OrtApi::ReleaseTypeInfo)>() == ort_abi::ReleaseTypeInfo::kArity);
-static_assert(arity<decltype(OrtApi::ReleaseTensorTypeAndShapeInfo)>() == ort_abi::ReleaseTensorTypeAndShapeInfo::kArity);
+static_assert(arity<decltype(OrtApi::ReleaseTensorTypeAndShapeInfo)>() ==
+              ort_abi::ReleaseTensorTypeAndShapeInfo::kArity);
 static_assert(arity<decltype(OrtApi::CreateCpuMemoryInfo)>() == ort_abi::CreateCpuMemoryInfo::kArity);
 static_assert(arity<decltype(OrtApi::ReleaseMemoryInfo)>() == ort_abi::ReleaseMemoryInfo::kArity);
-static_assert(arity<decltype(OrtApi::GetAllocatorWithDefaultOptions)>() == ort_abi::GetAllocatorWithDefaultOptions::kArity);
+static_assert(arity<decltype(OrtApi::GetAllocatorWithDefaultOptions)>() ==
+              ort_abi::GetAllocatorWithDefaultOptions::kArity);
 static_assert(arity<decltype(OrtApi::RegisterAllocator)>() == ort_abi::RegisterAllocator::kArity);
 static_assert(arity<decltype(OrtApi::AllocatorFree)>() == ort_abi::AllocatorFree::kArity);
 

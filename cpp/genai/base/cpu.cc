@@ -97,7 +97,9 @@ int allowed_physical_cores() {
   return static_cast<int>(cores.size());
 }
 #else
-int allowed_physical_cores() { return static_cast<int>(std::thread::hardware_concurrency()); }
+int allowed_physical_cores() {
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
 #endif
 
 }  // namespace

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "genai/base/error.h"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -7,8 +9,6 @@
 #include <initializer_list>
 #include <span>
 #include <string>
-
-#include "genai/base/error.h"
 
 namespace genai {
 

@@ -33,8 +33,7 @@ class Error : public std::runtime_error {
 /// Throws Error(kInternal) with `what` unless `condition` holds. For broken invariants, not for bad input.
 inline void check(bool condition, std::string_view what) {
   if (!condition) {
-    throw Error(ErrorCode::kInternal,
-                "internal error: " + std::string(what) + ". Please report this.");
+    throw Error(ErrorCode::kInternal, "internal error: " + std::string(what) + ". Please report this.");
   }
 }
 

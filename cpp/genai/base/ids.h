@@ -26,7 +26,5 @@ using SequenceId = Id<struct SequenceTag>;
 
 template <typename Tag>
 struct std::hash<genai::Id<Tag>> {
-  std::size_t operator()(const genai::Id<Tag>& id) const noexcept {
-    return std::hash<std::uint64_t>{}(id.value);
-  }
+  std::size_t operator()(const genai::Id<Tag>& id) const noexcept { return std::hash<std::uint64_t>{}(id.value); }
 };

@@ -29,7 +29,9 @@ TEST_CASE("ResidentSet_MemoryTouched_Grows") {
   CHECK(touched.back() == 1);
 }
 
-TEST_CASE("AvailableMemory_ThisMachine_IsPositive") { CHECK(available_host_memory_bytes() > 0); }
+TEST_CASE("AvailableMemory_ThisMachine_IsPositive") {
+  CHECK(available_host_memory_bytes() > 0);
+}
 #endif
 
 }  // namespace genai

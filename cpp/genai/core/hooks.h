@@ -1,10 +1,10 @@
 #pragma once
 
+#include "genai/base/ids.h"
+
 #include <cstddef>
 #include <span>
 #include <vector>
-
-#include "genai/base/ids.h"
 
 namespace genai {
 

@@ -1,12 +1,12 @@
 #pragma once
 
+#include "genai/base/dtype.h"
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "genai/base/dtype.h"
 
 namespace genai {
 
@@ -47,9 +47,9 @@ struct ConstantInput {
 /// All that a decoder must know of a single-graph LLM. Made by Python (`graph/io.py`) from the graph and the package;
 /// roles come from the graph, never from a model name.
 struct ModelSpec {
-  std::string model_path;         ///< absolute path of the .onnx file (also names it in errors)
-  std::string model_bytes;        ///< serialized rewritten graph; empty = load `model_path` itself
-  std::string external_folder;    ///< folder of external data when `model_bytes` is used
+  std::string model_path;       ///< absolute path of the .onnx file (also names it in errors)
+  std::string model_bytes;      ///< serialized rewritten graph; empty = load `model_path` itself
+  std::string external_folder;  ///< folder of external data when `model_bytes` is used
 
   CacheStyle cache = CacheStyle::kCopy;
   InputPort input_ids;
@@ -65,14 +65,14 @@ struct ModelSpec {
   std::vector<ConstantInput> constants;
   std::vector<KvPair> kv;
 
-  std::string logits;               ///< output name
+  std::string logits;  ///< output name
   DType logits_dtype = DType::kFloat32;
-  bool last_logits_only = false;    ///< the graph returns logits of the last position only, [batch, 1, vocab]
+  bool last_logits_only = false;  ///< the graph returns logits of the last position only, [batch, 1, vocab]
 
-  std::int64_t vocab_size = 0;      ///< width of the logits; 0 = as the session says
-  std::int64_t context_limit = 0;   ///< tokens a sequence may have; 0 = unknown
-  std::int64_t max_batch = 0;       ///< rows that a run may have; 0 = any (a static batch dimension sets it)
-  std::string context_source;       ///< where the limit comes from, for errors ("config.json max_position_embeddings")
+  std::int64_t vocab_size = 0;     ///< width of the logits; 0 = as the session says
+  std::int64_t context_limit = 0;  ///< tokens a sequence may have; 0 = unknown
+  std::int64_t max_batch = 0;      ///< rows that a run may have; 0 = any (a static batch dimension sets it)
+  std::string context_source;      ///< where the limit comes from, for errors ("config.json max_position_embeddings")
 };
 
 }  // namespace genai

@@ -1,15 +1,15 @@
 #pragma once
 
+#include "genai/base/error.h"
+#include "genai/base/ids.h"
+#include "genai/core/hooks.h"
+#include "genai/core/sampling_params.h"
+
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "genai/base/error.h"
-#include "genai/base/ids.h"
-#include "genai/core/hooks.h"
-#include "genai/core/sampling_params.h"
 
 namespace genai {
 
@@ -56,9 +56,9 @@ struct Event {
   std::string text;  ///< valid UTF-8; the texts of a choice join to its whole text
   std::vector<TokenLogprob> logprobs;
   std::optional<FinishReason> finish;
-  std::optional<int> stop_index;        ///< index in SamplingParams::stop when a stop string ended it
-  std::optional<TokenId> stop_token;    ///< when an id of stop_token_ids (not EOS) ended it
-  std::optional<Error> error;           ///< with finish == kError, or kAbort when the engine closed
+  std::optional<int> stop_index;      ///< index in SamplingParams::stop when a stop string ended it
+  std::optional<TokenId> stop_token;  ///< when an id of stop_token_ids (not EOS) ended it
+  std::optional<Error> error;         ///< with finish == kError, or kAbort when the engine closed
   bool last = false;
   Usage usage;                          ///< with `last`
   std::optional<BudgetCap> budget_cap;  ///< with `last`

@@ -1,12 +1,12 @@
 #pragma once
 
+#include "genai/base/ids.h"
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "genai/base/ids.h"
 
 namespace genai {
 

@@ -1,10 +1,10 @@
 #pragma once
 
+#include "genai/base/ids.h"
+
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include "genai/base/ids.h"
 
 namespace genai {
 
@@ -32,7 +32,7 @@ struct StepPlan {
 
 /// Logits of the rows that asked for them, in plan order.
 struct StepLogits {
-  std::span<float> values;    ///< float32 [num_rows, vocab_size], writable, a loan until the runner's next call
+  std::span<float> values;  ///< float32 [num_rows, vocab_size], writable, a loan until the runner's next call
   std::int64_t vocab_size = 0;
   std::int64_t num_rows = 0;
   std::span<float> row(std::int64_t index) const {

@@ -1,12 +1,12 @@
 #pragma once
 
+#include "genai/base/ids.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <unordered_map>
 #include <vector>
-
-#include "genai/base/ids.h"
 
 namespace genai {
 

@@ -1,5 +1,9 @@
 #include "genai/engine/engine.h"
 
+#include "genai/base/error.h"
+#include "genai/engine/engine_core.h"
+#include "genai/runner/factory.h"
+
 #include <unistd.h>
 
 #include <condition_variable>
@@ -11,10 +15,6 @@
 #include <thread>
 #include <unordered_set>
 #include <utility>
-
-#include "genai/base/error.h"
-#include "genai/engine/engine_core.h"
-#include "genai/runner/factory.h"
 
 namespace genai::engine {
 namespace {
@@ -63,10 +63,10 @@ struct Engine::Impl {
 
   void check_process() const {
     if (getpid() != owner_pid) {
-      throw Error(ErrorCode::kAborted,
-                  "this model was opened in process " + std::to_string(owner_pid) + " and is used in process " +
-                      std::to_string(getpid()) + " after a fork; open the model in the process that uses it "
-                      "(multiprocessing: start method 'spawn', or load inside the worker)");
+      throw Error(ErrorCode::kAborted, "this model was opened in process " + std::to_string(owner_pid) +
+                                           " and is used in process " + std::to_string(getpid()) +
+                                           " after a fork; open the model in the process that uses it "
+                                           "(multiprocessing: start method 'spawn', or load inside the worker)");
     }
   }
 
@@ -80,12 +80,12 @@ struct Engine::Impl {
 
   mutable std::mutex mutex;
   std::condition_variable wake;
-  std::deque<Submission> submissions;            // guarded by mutex
-  std::deque<RequestId> aborts;                  // guarded by mutex
-  std::unordered_set<RequestId> open_requests;   // guarded by mutex; accepted and without a last event
-  bool stopping = false;                         // guarded by mutex
-  std::uint64_t next_request = 1;                // guarded by mutex
-  Metrics last_metrics;                          // guarded by mutex; written after each step
+  std::deque<Submission> submissions;           // guarded by mutex
+  std::deque<RequestId> aborts;                 // guarded by mutex
+  std::unordered_set<RequestId> open_requests;  // guarded by mutex; accepted and without a last event
+  bool stopping = false;                        // guarded by mutex
+  std::uint64_t next_request = 1;               // guarded by mutex
+  Metrics last_metrics;                         // guarded by mutex; written after each step
 
   std::mutex close_mutex;  // one close() at a time
   std::thread thread;
@@ -228,8 +228,14 @@ Metrics Engine::metrics() const {
   return impl_->last_metrics;
 }
 
-const runner::RunnerInfo& Engine::runner_info() const { return impl_->info; }
-std::int64_t Engine::context_limit() const { return impl_->context_limit; }
-const std::string& Engine::context_source() const { return impl_->context_source; }
+const runner::RunnerInfo& Engine::runner_info() const {
+  return impl_->info;
+}
+std::int64_t Engine::context_limit() const {
+  return impl_->context_limit;
+}
+const std::string& Engine::context_source() const {
+  return impl_->context_source;
+}
 
 }  // namespace genai::engine

@@ -1,9 +1,5 @@
 #pragma once
 
-#include <chrono>
-#include <memory>
-#include <vector>
-
 #include "genai/base/ids.h"
 #include "genai/core/model_spec.h"
 #include "genai/core/request.h"
@@ -13,6 +9,10 @@
 #include "genai/engine/output_queue.h"
 #include "genai/runner/model_runner.h"
 #include "genai/runner/options.h"
+
+#include <chrono>
+#include <memory>
+#include <vector>
 
 namespace genai::engine {
 
@@ -31,8 +31,7 @@ class Engine {
                                       EngineOptions options, std::shared_ptr<const TokenTable> tokens);
 
   /// Takes any runner; for tests and for decoders of other floors.
-  Engine(std::unique_ptr<runner::ModelRunner> runner, std::shared_ptr<const TokenTable> tokens,
-         EngineOptions options);
+  Engine(std::unique_ptr<runner::ModelRunner> runner, std::shared_ptr<const TokenTable> tokens, EngineOptions options);
   ~Engine();  ///< close(), then frees the model.
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -57,8 +56,8 @@ class Engine {
 
   Metrics metrics() const;
   const runner::RunnerInfo& runner_info() const;
-  std::int64_t context_limit() const;           ///< 0 = unknown
-  const std::string& context_source() const;    ///< where the limit comes from
+  std::int64_t context_limit() const;         ///< 0 = unknown
+  const std::string& context_source() const;  ///< where the limit comes from
 
  private:
   struct Impl;

@@ -79,18 +79,18 @@ void EngineCore::validate(const Request& request) const {
   sampling::validate(request.params, vocab_size_);
   const std::int64_t size = static_cast<std::int64_t>(request.prompt.size());
   if (context_limit_ > 0 && size >= context_limit_) {
-    throw Error(ErrorCode::kContextOverflow,
-                "the prompt has " + std::to_string(size) + " tokens and leaves no room for an answer (" +
-                    std::to_string(size) + "/" + std::to_string(context_limit_) + "); the limit is " +
-                    std::to_string(context_limit_) + " tokens, from " + context_source_ +
-                    ". Shorten the prompt, or use a larger context window.");
+    throw Error(ErrorCode::kContextOverflow, "the prompt has " + std::to_string(size) +
+                                                 " tokens and leaves no room for an answer (" + std::to_string(size) +
+                                                 "/" + std::to_string(context_limit_) + "); the limit is " +
+                                                 std::to_string(context_limit_) + " tokens, from " + context_source_ +
+                                                 ". Shorten the prompt, or use a larger context window.");
   }
   const std::int64_t capacity = scheduler_.budget().capacity();
   if (size >= capacity) {
     throw Error(ErrorCode::kResourceExhausted,
                 "the prompt has " + std::to_string(size) + " tokens, but the KV memory budget of " +
-                    std::to_string(options_.kv_budget_bytes) + " bytes (" + options_.kv_budget_source +
-                    ") holds " + std::to_string(capacity) + " tokens of this model. Shorten the prompt or raise it.");
+                    std::to_string(options_.kv_budget_bytes) + " bytes (" + options_.kv_budget_source + ") holds " +
+                    std::to_string(capacity) + " tokens of this model. Shorten the prompt or raise it.");
   }
 }
 
@@ -118,16 +118,14 @@ void EngineCore::add(RequestId id, Request request, std::uint64_t seed) {
   const std::uint64_t used_seed = request.params.seed.value_or(seed);
   for (int choice = 0; choice < request.params.n; ++choice) {
     const SequenceId sequence{next_sequence_++};
-    active->choices.push_back(
-        {.id = sequence,
-         .sampler = std::make_unique<sampling::SequenceSampler>(
-             request.params, options_.eos_ids, vocab_size_, used_seed, choice),
-         .output = SequenceOutput(choice, request.params, options_.eos_ids, tokens_)});
+    active->choices.push_back({.id = sequence,
+                               .sampler = std::make_unique<sampling::SequenceSampler>(request.params, options_.eos_ids,
+                                                                                      vocab_size_, used_seed, choice),
+                               .output = SequenceOutput(choice, request.params, options_.eos_ids, tokens_)});
     owners_[sequence] = {active.get(), static_cast<std::size_t>(choice)};
   }
-  scheduler_.add({.id = active->choices.front().id,
-                  .prompt = request.prompt,
-                  .max_total_tokens = active->max_total_tokens});
+  scheduler_.add(
+      {.id = active->choices.front().id, .prompt = request.prompt, .max_total_tokens = active->max_total_tokens});
   active->request = std::move(request);
   ++metrics_.num_requests;
   requests_.emplace(id, std::move(active));
@@ -203,9 +201,9 @@ StepLogits EngineCore::execute_plan(const StepPlan& plan, std::unordered_map<Seq
     }
   } catch (const std::bad_alloc&) {
     if (plan.sequences.size() == 1) {
-      errors.emplace(plan.sequences.front().id,
-                     Error(ErrorCode::kResourceExhausted, "out of memory while running the model; "
-                                                          "use a shorter prompt or fewer requests at once"));
+      errors.emplace(plan.sequences.front().id, Error(ErrorCode::kResourceExhausted,
+                                                      "out of memory while running the model; "
+                                                      "use a shorter prompt or fewer requests at once"));
     }
   } catch (const std::exception& error) {
     if (plan.sequences.size() == 1) {
@@ -235,9 +233,8 @@ void EngineCore::fork_choices(Active& active, std::vector<Row>& rows, std::int64
   const SequenceId parent = active.choices.front().id;
   for (std::size_t i = 1; i < active.choices.size(); ++i) {
     Choice& choice = active.choices[i];
-    const bool runs = scheduler_.fork(parent, {.id = choice.id,
-                                               .prompt = active.request.prompt,
-                                               .max_total_tokens = active.max_total_tokens});
+    const bool runs = scheduler_.fork(
+        parent, {.id = choice.id, .prompt = active.request.prompt, .max_total_tokens = active.max_total_tokens});
     if (!runs) continue;  // queued: it computes the prompt itself when there is room
     try {
       runner_->fork(parent, choice.id, static_cast<std::int64_t>(active.request.prompt.size()));
@@ -265,8 +262,7 @@ std::vector<EngineCore::Row> EngineCore::rows_of(const StepPlan& plan,
   return rows;
 }
 
-void EngineCore::sample_and_emit(const std::vector<Row>& rows, const StepLogits& logits,
-                                 sched::StepResult& result) {
+void EngineCore::sample_and_emit(const std::vector<Row>& rows, const StepLogits& logits, sched::StepResult& result) {
   const std::size_t vocab = static_cast<std::size_t>(logits.vocab_size);
   // Forked choices share one row of logits, and sampling changes it: all but the first user get a copy.
   std::vector<std::vector<float>> copies;
@@ -328,8 +324,8 @@ void EngineCore::step() {
       }
       result.sequences.push_back({sequence.id, std::nullopt, FinishReason::kError});
     } else {
-      metrics_.num_prompt_tokens += sequence.needs_logits ? sequence.num_scheduled_tokens - 1
-                                                          : sequence.num_scheduled_tokens;
+      metrics_.num_prompt_tokens +=
+          sequence.needs_logits ? sequence.num_scheduled_tokens - 1 : sequence.num_scheduled_tokens;
       if (!sequence.needs_logits) result.sequences.push_back({sequence.id, std::nullopt, std::nullopt});
     }
   }

@@ -1,12 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <unordered_map>
-#include <vector>
-
 #include "genai/base/error.h"
 #include "genai/base/ids.h"
 #include "genai/core/request.h"
@@ -18,6 +11,13 @@
 #include "genai/engine/sequence_output.h"
 #include "genai/runner/model_runner.h"
 #include "genai/sched/scheduler.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
 
 namespace genai::engine {
 
@@ -99,7 +99,7 @@ class EngineCore {
   std::uint64_t next_sequence_ = 1;
   std::unordered_map<RequestId, std::unique_ptr<Active>> requests_;
   std::unordered_map<SequenceId, std::pair<Active*, std::size_t>> owners_;
-  std::vector<float> own_logits_;    ///< rows of a step that was executed piece by piece, or copies for forks
+  std::vector<float> own_logits_;  ///< rows of a step that was executed piece by piece, or copies for forks
   std::vector<RowJob> jobs_;
   Metrics metrics_;
 };

@@ -1,11 +1,11 @@
 #include "genai/engine/engine_core.h"
 
-#include <map>
-#include <vector>
+#include "genai/engine/fake_runner.h"
 
 #include <doctest/doctest.h>
 
-#include "genai/engine/fake_runner.h"
+#include <map>
+#include <vector>
 
 namespace genai::engine {
 namespace {
@@ -147,8 +147,7 @@ TEST_CASE("EosToken_Sampled_EndsWithStopAndNoText") {
 
   CHECK(bench.out[{1, 0}].tokens == expected);
   CHECK(bench.out[{1, 0}].finish == FinishReason::kStop);
-  CHECK(bench.out[{1, 0}].text ==
-        "<" + std::to_string(expected[0]) + "><" + std::to_string(expected[1]) + ">");
+  CHECK(bench.out[{1, 0}].text == "<" + std::to_string(expected[0]) + "><" + std::to_string(expected[1]) + ">");
   CHECK(bench.out[{2, 0}].tokens.size() == 5);
 }
 
@@ -192,8 +191,7 @@ TEST_CASE("Prompt_AtTheContextLimit_IsRefusedAndTheOutputEndsAtTheLimit") {
   options.context_source = "a test";
   Bench bench(options);
 
-  CHECK_THROWS_WITH_AS(bench.core.validate(greedy(std::vector<TokenId>(16, 1), 1)),
-                       doctest::Contains("16/16"), Error);
+  CHECK_THROWS_WITH_AS(bench.core.validate(greedy(std::vector<TokenId>(16, 1), 1)), doctest::Contains("16/16"), Error);
   bench.add(1, greedy({2, 4, 3}, 32));
   bench.run();
 

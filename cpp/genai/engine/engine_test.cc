@@ -1,13 +1,13 @@
 #include "genai/engine/engine.h"
 
-#include <atomic>
-#include <thread>
-#include <vector>
+#include "genai/base/error.h"
+#include "genai/engine/fake_runner.h"
 
 #include <doctest/doctest.h>
 
-#include "genai/base/error.h"
-#include "genai/engine/fake_runner.h"
+#include <atomic>
+#include <thread>
+#include <vector>
 
 namespace genai::engine {
 namespace {

@@ -1,5 +1,9 @@
 #pragma once
 
+#include "genai/base/error.h"
+#include "genai/core/token_table.h"
+#include "genai/runner/model_runner.h"
+
 #include <atomic>
 #include <cstdint>
 #include <limits>
@@ -7,10 +11,6 @@
 #include <string>
 #include <unordered_map>
 #include <vector>
-
-#include "genai/base/error.h"
-#include "genai/core/token_table.h"
-#include "genai/runner/model_runner.h"
 
 namespace genai::engine {
 

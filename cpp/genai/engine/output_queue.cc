@@ -1,10 +1,10 @@
 #include "genai/engine/output_queue.h"
 
+#include "genai/base/error.h"
+
 #include <iterator>
 #include <string>
 #include <utility>
-
-#include "genai/base/error.h"
 
 namespace genai::engine {
 namespace {
@@ -72,8 +72,7 @@ std::vector<Event> OutputQueue::wait(RequestId id, std::chrono::milliseconds tim
     const bool there = channel->ready.wait_for(lock, timeout, is_there);
     if (wait_for == WaitFor::kPiece) --channel->piece_waiters;
     if (!there) return {};
-    events.assign(std::make_move_iterator(channel->events.begin()),
-                  std::make_move_iterator(channel->events.end()));
+    events.assign(std::make_move_iterator(channel->events.begin()), std::make_move_iterator(channel->events.end()));
     channel->events.clear();
   }
   if (!events.empty() && events.back().last) close(id);

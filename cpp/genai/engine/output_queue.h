@@ -1,5 +1,8 @@
 #pragma once
 
+#include "genai/base/ids.h"
+#include "genai/core/request.h"
+
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -7,9 +10,6 @@
 #include <mutex>
 #include <unordered_map>
 #include <vector>
-
-#include "genai/base/ids.h"
-#include "genai/core/request.h"
 
 namespace genai::engine {
 
@@ -29,9 +29,9 @@ class OutputQueue {
   /// Adds an event; dropped when the request was closed by its reader.
   void push(RequestId id, Event event);
 
-  /// Takes all events of the request, waiting up to `timeout` for what `wait_for` says. Empty = timed out (with kEnd also
-  /// when there are pieces: they stay). After the event with `last` the request is forgotten. Throws kNotFound for a
-  /// request that is unknown, closed or already finished.
+  /// Takes all events of the request, waiting up to `timeout` for what `wait_for` says. Empty = timed out (with kEnd
+  /// also when there are pieces: they stay). After the event with `last` the request is forgotten. Throws kNotFound for
+  /// a request that is unknown, closed or already finished.
   std::vector<Event> wait(RequestId id, std::chrono::milliseconds timeout, WaitFor wait_for = WaitFor::kPiece);
 
   /// Forgets the request and what it holds; unknown ids are ignored. Wakes its waiters.

@@ -17,10 +17,10 @@ sampling::RowContext context_of(const RowJob& job) {
 
 Error unusable_logits(const RowJob& job, const std::string& what) {
   const std::size_t position = job.tokens.size() - job.request->prompt.size();
-  return {ErrorCode::kBackend,
-          "the model returned unusable logits (" + what + ") for output token " +
-              std::to_string(position) + ". The graph, its weights or the execution provider are faulty; try "
-              "the CPU provider or another variant of the model."};
+  return {ErrorCode::kBackend, "the model returned unusable logits (" + what + ") for output token " +
+                                   std::to_string(position) +
+                                   ". The graph, its weights or the execution provider are faulty; try "
+                                   "the CPU provider or another variant of the model."};
 }
 
 std::optional<Error> check_logits(const RowJob& job, const sampling::RowScan& scan) {
@@ -38,7 +38,9 @@ bool changes_row(const RowJob& job) {
   return job.sampler->has_processors() || !job.request->logits_hooks.empty() || job.request->sampler_hook;
 }
 
-bool is_plain_greedy(const RowJob& job) { return job.request->params.temperature == 0.0F && !changes_row(job); }
+bool is_plain_greedy(const RowJob& job) {
+  return job.request->params.temperature == 0.0F && !changes_row(job);
+}
 
 /// Runs `body` for one row; what it throws becomes the row's error.
 void guarded(RowJob& job, const std::function<void()>& body) {
@@ -123,8 +125,8 @@ void RowSampling::run_sampler_hooks(std::span<RowJob*> jobs) {
         try {
           const std::vector<TokenId> ids = hook->sample(rows);
           if (ids.size() != group.size()) {
-            throw Error(ErrorCode::kInvalidArgument, "sampler returned " + std::to_string(ids.size()) +
-                                                         " ids for " + std::to_string(group.size()) + " rows");
+            throw Error(ErrorCode::kInvalidArgument, "sampler returned " + std::to_string(ids.size()) + " ids for " +
+                                                         std::to_string(group.size()) + " rows");
           }
           for (std::size_t i = 0; i < group.size(); ++i) {
             if (ids[i] < 0 || static_cast<std::size_t>(ids[i]) >= rows.vocab_size) {

@@ -1,16 +1,16 @@
 #pragma once
 
-#include <cstddef>
-#include <memory>
-#include <optional>
-#include <span>
-#include <vector>
-
 #include "genai/base/error.h"
 #include "genai/base/ids.h"
 #include "genai/core/hooks.h"
 #include "genai/core/request.h"
 #include "genai/sampling/sequence_sampler.h"
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
 
 namespace genai::engine {
 

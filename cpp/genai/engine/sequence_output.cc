@@ -5,8 +5,8 @@
 
 namespace genai::engine {
 
-SequenceOutput::SequenceOutput(int choice, const SamplingParams& params,
-                               std::span<const TokenId> eos_ids, std::shared_ptr<const TokenTable> table)
+SequenceOutput::SequenceOutput(int choice, const SamplingParams& params, std::span<const TokenId> eos_ids,
+                               std::shared_ptr<const TokenTable> table)
     : choice_(choice),
       stop_token_ids_(params.stop_token_ids),
       detokenizer_(std::move(table), params.skip_special_tokens),

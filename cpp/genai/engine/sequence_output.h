@@ -1,15 +1,15 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <span>
-
 #include "genai/base/ids.h"
 #include "genai/core/request.h"
 #include "genai/core/token_table.h"
 #include "genai/sampling/detokenizer.h"
 #include "genai/sampling/stop_checker.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
 
 namespace genai::engine {
 

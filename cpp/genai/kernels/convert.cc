@@ -23,8 +23,7 @@ void convert_float16_plain(const std::uint16_t* src, float* dst, std::size_t cou
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx,f16c"))) void convert_float16_f16c(const std::uint16_t* src, float* dst,
-                                                              std::size_t count) {
+__attribute__((target("avx,f16c"))) void convert_float16_f16c(const std::uint16_t* src, float* dst, std::size_t count) {
   std::size_t i = 0;
   for (; i + 8 <= count; i += 8) {
     _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(src + i))));

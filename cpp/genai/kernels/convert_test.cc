@@ -38,8 +38,9 @@ TEST_CASE("Float16_EveryBitPattern_GivesTheExactValue") {
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
       const float expected = half_by_definition(all[i]);
-      const bool same = std::isnan(expected) ? std::isnan(out[i]) : std::bit_cast<std::uint32_t>(expected) ==
-                                                                        std::bit_cast<std::uint32_t>(out[i]);
+      const bool same = std::isnan(expected)
+                            ? std::isnan(out[i])
+                            : std::bit_cast<std::uint32_t>(expected) == std::bit_cast<std::uint32_t>(out[i]);
       if (!same) ++wrong;
     }
     CHECK(wrong == 0);

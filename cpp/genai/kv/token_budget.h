@@ -1,15 +1,15 @@
 #pragma once
 
+#include "genai/base/ids.h"
+
 #include <cstdint>
 #include <unordered_map>
 
-#include "genai/base/ids.h"
-
 namespace genai::kv {
 
-/// Counts token positions against a budget for the decoders that keep contiguous KV. Bookkeeping only: it owns no memory.
-/// A sequence reserves all positions that it may ever need when it is admitted, so a running sequence never runs out.
-/// One thread.
+/// Counts token positions against a budget for the decoders that keep contiguous KV. Bookkeeping only: it owns no
+/// memory. A sequence reserves all positions that it may ever need when it is admitted, so a running sequence never
+/// runs out. One thread.
 class TokenBudget {
  public:
   /// capacity: positions that may be reserved in all, >= 1.

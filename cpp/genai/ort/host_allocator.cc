@@ -1,5 +1,7 @@
 #include "genai/ort/host_allocator.h"
 
+#include "onnxruntime/abi.h"
+
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -7,23 +9,24 @@
 #include <cstdlib>
 #include <new>
 
-#include "onnxruntime/abi.h"
-
 namespace genai::ort {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
+std::size_t round_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
 
-/// Memory from the system that starts at a huge page; nullptr when there is none. `size_bytes`: a multiple of kHugePage.
+/// Memory from the system that starts at a huge page; nullptr when there is none. `size_bytes`: a multiple of
+/// kHugePage.
 std::byte* map_huge(std::size_t size_bytes) {
   void* const memory =
       mmap(nullptr, size_bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   auto* const start = static_cast<std::byte*>(memory);
-  const std::size_t head = round_up(reinterpret_cast<std::uintptr_t>(start), kHugePage) -
-                           reinterpret_cast<std::uintptr_t>(start);
+  const std::size_t head =
+      round_up(reinterpret_cast<std::uintptr_t>(start), kHugePage) - reinterpret_cast<std::uintptr_t>(start);
   if (head > 0) munmap(start, head);
   munmap(start + head + size_bytes, kHugePage - head);
 #if defined(MADV_HUGEPAGE)
@@ -43,14 +46,18 @@ struct HostAllocator::Chunk {
   bool is_free;
 
   std::byte* memory() { return reinterpret_cast<std::byte*>(this) + kAlignment; }
-  Chunk* next() { return is_last ? nullptr : reinterpret_cast<Chunk*>(reinterpret_cast<std::byte*>(this) + size_bytes); }
+  Chunk* next() {
+    return is_last ? nullptr : reinterpret_cast<Chunk*>(reinterpret_cast<std::byte*>(this) + size_bytes);
+  }
   bool is_whole_region() const { return previous == nullptr && is_last; }
 };
 
 struct HostAllocator::Table : ort_abi::AllocatorTable {
   explicit Table(HostAllocator* allocator) : ort_abi::AllocatorTable{}, owner(allocator) {
     version = ort_abi::kFloorApi;
-    alloc = [](ort_abi::AllocatorTable* self, std::size_t size) { return static_cast<Table*>(self)->owner->alloc(size); };
+    alloc = [](ort_abi::AllocatorTable* self, std::size_t size) {
+      return static_cast<Table*>(self)->owner->alloc(size);
+    };
     reserve = alloc;
     free = [](ort_abi::AllocatorTable* self, void* memory) { static_cast<Table*>(self)->owner->free(memory); };
     info = [](const ort_abi::AllocatorTable* self) { return static_cast<const Table*>(self)->owner->memory_info_; };
@@ -64,9 +71,13 @@ HostAllocator::HostAllocator(const ort_abi::MemoryInfo* memory_info)
   static_assert(sizeof(Chunk) <= kAlignment);
 }
 
-HostAllocator::~HostAllocator() { drop_kept_regions(0); }
+HostAllocator::~HostAllocator() {
+  drop_kept_regions(0);
+}
 
-ort_abi::Allocator* HostAllocator::handle() { return reinterpret_cast<ort_abi::Allocator*>(table_.get()); }
+ort_abi::Allocator* HostAllocator::handle() {
+  return reinterpret_cast<ort_abi::Allocator*>(table_.get());
+}
 
 void* HostAllocator::alloc(std::size_t size_bytes) {
   if (size_bytes == 0 || size_bytes > PTRDIFF_MAX / 2) return nullptr;
@@ -118,8 +129,8 @@ HostAllocator::Chunk* HostAllocator::find_free(std::size_t chunk_bytes) {
   if (found == free_.end()) {
     found = free_whole_.lower_bound({chunk_bytes, nullptr});
     // A region of its own is not given to a much smaller piece.
-    const bool fits = found != free_whole_.end() &&
-                      found->first <= std::max(kRegionBytes, 2 * round_up(chunk_bytes, kHugePage));
+    const bool fits =
+        found != free_whole_.end() && found->first <= std::max(kRegionBytes, 2 * round_up(chunk_bytes, kHugePage));
     if (!fits) return nullptr;
   }
   Chunk* const chunk = found->second;
@@ -132,8 +143,8 @@ HostAllocator::Chunk* HostAllocator::map_region(std::size_t chunk_bytes) {
   std::byte* const memory = map_huge(size);
   if (memory == nullptr) return nullptr;
   mapped_bytes_ += size;
-  return new (memory) Chunk{
-      .malloc_start = nullptr, .size_bytes = size, .previous = nullptr, .is_last = true, .is_free = false};
+  return new (memory)
+      Chunk{.malloc_start = nullptr, .size_bytes = size, .previous = nullptr, .is_last = true, .is_free = false};
 }
 
 /// Cuts what is more than `chunk_bytes` off, if it is worth it.

@@ -13,12 +13,12 @@ struct MemoryInfo;
 
 namespace genai::ort {
 
-/// Host memory for ONNX Runtime sessions, on huge pages where the system has them: reading weights is most of the time of
-/// a decode step, and with 4 KiB pages a good part of that is address translation. Thread-safe.
+/// Host memory for ONNX Runtime sessions, on huge pages where the system has them: reading weights is most of the time
+/// of a decode step, and with 4 KiB pages a good part of that is address translation. Thread-safe.
 ///
-/// Small pieces come from malloc. Larger ones are cut, best fit first, from regions that lie on huge pages, so that many
-/// weights share a huge page; neighbours that are free are joined. A piece larger than a region has one of its own.
-/// Regions that are free are kept up to kMaxKeptBytes, then given back to the system.
+/// Small pieces come from malloc. Larger ones are cut, best fit first, from regions that lie on huge pages, so that
+/// many weights share a huge page; neighbours that are free are joined. A piece larger than a region has one of its
+/// own. Regions that are free are kept up to kMaxKeptBytes, then given back to the system.
 ///
 ///     region   | header | piece | header | free ......... | header | piece |
 class HostAllocator {
@@ -65,10 +65,10 @@ class HostAllocator {
   const ort_abi::MemoryInfo* memory_info_;
   std::unique_ptr<Table> table_;
   mutable std::mutex mutex_;
-  FreeSet free_;                   ///< parts of shared regions, guarded by mutex_
-  FreeSet free_whole_;             ///< regions that are free, guarded by mutex_
-  std::size_t whole_bytes_ = 0;    ///< sum of free_whole_, guarded by mutex_
-  std::size_t mapped_bytes_ = 0;   ///< guarded by mutex_
+  FreeSet free_;                  ///< parts of shared regions, guarded by mutex_
+  FreeSet free_whole_;            ///< regions that are free, guarded by mutex_
+  std::size_t whole_bytes_ = 0;   ///< sum of free_whole_, guarded by mutex_
+  std::size_t mapped_bytes_ = 0;  ///< guarded by mutex_
 };
 
 }  // namespace genai::ort

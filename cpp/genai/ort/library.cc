@@ -1,5 +1,11 @@
 #include "genai/ort/library.h"
 
+#include "genai/base/error.h"
+#include "genai/ort/host_allocator.h"
+#include "genai/ort/status.h"
+
+#include "onnxruntime/abi.h"
+
 #include <dlfcn.h>
 
 #include <atomic>
@@ -8,11 +14,6 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
-
-#include "genai/base/error.h"
-#include "genai/ort/host_allocator.h"
-#include "genai/ort/status.h"
-#include "onnxruntime/abi.h"
 
 namespace genai::ort {
 namespace {
@@ -68,8 +69,7 @@ const Library& Library::load(const std::string& path) {
   std::error_code failed;
   const std::string key = std::filesystem::canonical(path, failed).string();
   if (failed) {
-    throw Error(ErrorCode::kNotFound,
-                path + ": no ONNX Runtime library there. Install it: pip install onnxruntime");
+    throw Error(ErrorCode::kNotFound, path + ": no ONNX Runtime library there. Install it: pip install onnxruntime");
   }
   const std::lock_guard lock(mutex);
   std::unique_ptr<const Library>& library = libraries[key];
@@ -99,18 +99,17 @@ Library::Library(const std::string& path) : path_(path) {
 
   build_info_ = api_->call<ort_abi::GetBuildInfoString>();
   throw_if_failed(*api_,
-                  api_->call<ort_abi::CreateEnvWithCustomLogger>(&forward_log, nullptr,
-                                                                 ort_abi::LoggingLevel::kWarning, "onnx-genai", &env_),
+                  api_->call<ort_abi::CreateEnvWithCustomLogger>(&forward_log, nullptr, ort_abi::LoggingLevel::kWarning,
+                                                                 "onnx-genai", &env_),
                   "ONNX Runtime could not start");
   throw_if_failed(*api_,
-                  api_->call<ort_abi::CreateCpuMemoryInfo>(ort_abi::AllocatorType::kDevice,
-                                                           ort_abi::MemType::kDefault, &cpu_memory_),
+                  api_->call<ort_abi::CreateCpuMemoryInfo>(ort_abi::AllocatorType::kDevice, ort_abi::MemType::kDefault,
+                                                           &cpu_memory_),
                   "ONNX Runtime could not describe host memory");
   throw_if_failed(*api_, api_->call<ort_abi::GetAllocatorWithDefaultOptions>(&cpu_allocator_),
                   "ONNX Runtime has no host allocator");
   auto allocator = std::make_unique<HostAllocator>(cpu_memory_);
-  const StatusText registered =
-      take_status(*api_, api_->call<ort_abi::RegisterAllocator>(env_, allocator->handle()));
+  const StatusText registered = take_status(*api_, api_->call<ort_abi::RegisterAllocator>(env_, allocator->handle()));
   if (registered.code == 0) host_allocator_ = std::move(allocator);
 }
 
@@ -126,6 +125,8 @@ std::vector<std::string> Library::available_providers() const {
   return providers;
 }
 
-void Library::set_log_sink(LogSink sink) { log_sink.store(sink); }
+void Library::set_log_sink(LogSink sink) {
+  log_sink.store(sink);
+}
 
 }  // namespace genai::ort

@@ -1,14 +1,14 @@
 #include "genai/ort/library.h"
 
+#include "genai/base/error.h"
+#include "genai/ort/test_library.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-
-#include "genai/base/error.h"
-#include "genai/ort/test_library.h"
 
 namespace genai::ort {
 namespace {

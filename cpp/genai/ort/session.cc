@@ -1,10 +1,11 @@
 #include "genai/ort/session.h"
 
-#include <algorithm>
-
 #include "genai/base/error.h"
 #include "genai/ort/status.h"
+
 #include "onnxruntime/abi.h"
+
+#include <algorithm>
 
 namespace genai::ort {
 namespace {
@@ -63,9 +64,8 @@ class OptionsHandle {
     if (status.code == 0) return;
     std::string known;
     for (const std::string& name : library_.available_providers()) known += (known.empty() ? "" : ", ") + name;
-    throw Error(ErrorCode::kUnsupported, "the execution provider \"" + provider.name +
-                                             "\" cannot be used: " + status.message + " This ONNX Runtime has: " +
-                                             known + ".");
+    throw Error(ErrorCode::kUnsupported, "the execution provider \"" + provider.name + "\" cannot be used: " +
+                                             status.message + " This ONNX Runtime has: " + known + ".");
   }
 
   const Library& library_;
@@ -122,7 +122,9 @@ RunOptions::RunOptions(const Library& library) : library_(library) {
                   "ONNX Runtime could not make run options");
 }
 
-RunOptions::~RunOptions() { library_.api().call<ort_abi::ReleaseRunOptions>(handle_); }
+RunOptions::~RunOptions() {
+  library_.api().call<ort_abi::ReleaseRunOptions>(handle_);
+}
 
 void RunOptions::terminate() {
   take_status(library_.api(), library_.api().call<ort_abi::RunOptionsSetTerminate>(handle_));
@@ -136,9 +138,8 @@ Session::Session(const Library& library, const std::string& path, const SessionO
     : library_(library), handle_(nullptr, Release{&library}) {
   const OptionsHandle handle(library, options);
   ort_abi::Session* session = nullptr;
-  const StatusText status =
-      take_status(library.api(), library.api().call<ort_abi::CreateSession>(library.env(), path.c_str(),
-                                                                            handle.handle(), &session));
+  const StatusText status = take_status(library.api(), library.api().call<ort_abi::CreateSession>(
+                                                           library.env(), path.c_str(), handle.handle(), &session));
   if (status.code != 0) throw load_error(status, path);
   handle_.reset(session);
   read_ports();
@@ -149,10 +150,9 @@ Session::Session(const Library& library, const Bytes& bytes, const SessionOption
   OptionsHandle handle(library, options);
   handle.add_config("session.model_external_initializers_file_folder_path", bytes.external_folder);
   ort_abi::Session* session = nullptr;
-  const StatusText status = take_status(
-      library.api(), library.api().call<ort_abi::CreateSessionFromArray>(
-                         library.env(), static_cast<const void*>(bytes.model.data()), bytes.model.size(),
-                         handle.handle(), &session));
+  const StatusText status = take_status(library.api(), library.api().call<ort_abi::CreateSessionFromArray>(
+                                                           library.env(), static_cast<const void*>(bytes.model.data()),
+                                                           bytes.model.size(), handle.handle(), &session));
   if (status.code != 0) throw load_error(status, bytes.path);
   handle_.reset(session);
   read_ports();
@@ -163,14 +163,20 @@ void Session::Release::operator()(ort_abi::Session* session) const {
 }
 
 void Session::read_ports() {
-  inputs_ = read_ports_of<ort_abi::SessionGetInputCount, ort_abi::SessionGetInputName,
-                          ort_abi::SessionGetInputTypeInfo>(library_, handle_.get());
-  outputs_ = read_ports_of<ort_abi::SessionGetOutputCount, ort_abi::SessionGetOutputName,
-                           ort_abi::SessionGetOutputTypeInfo>(library_, handle_.get());
+  inputs_ =
+      read_ports_of<ort_abi::SessionGetInputCount, ort_abi::SessionGetInputName, ort_abi::SessionGetInputTypeInfo>(
+          library_, handle_.get());
+  outputs_ =
+      read_ports_of<ort_abi::SessionGetOutputCount, ort_abi::SessionGetOutputName, ort_abi::SessionGetOutputTypeInfo>(
+          library_, handle_.get());
 }
 
-const Port* Session::find_input(std::string_view name) const { return find(inputs_, name); }
-const Port* Session::find_output(std::string_view name) const { return find(outputs_, name); }
+const Port* Session::find_input(std::string_view name) const {
+  return find(inputs_, name);
+}
+const Port* Session::find_output(std::string_view name) const {
+  return find(outputs_, name);
+}
 
 RunFrame::RunFrame(const Session& session, std::vector<std::string> inputs, std::vector<std::string> outputs)
     : session_(session),
@@ -198,10 +204,9 @@ void RunFrame::run(const RunOptions& options) {
   for (std::size_t i = 0; i < outputs_.size(); ++i) output_handles_[i] = outputs_[i].handle();
   const Library& library = session_.library();
   const StatusText status = take_status(
-      library.api(),
-      library.api().call<ort_abi::Run>(session_.handle(), options.handle(), input_name_pointers_.data(),
-                                       input_handles_.data(), inputs_.size(), output_name_pointers_.data(),
-                                       outputs_.size(), output_handles_.data()));
+      library.api(), library.api().call<ort_abi::Run>(
+                         session_.handle(), options.handle(), input_name_pointers_.data(), input_handles_.data(),
+                         inputs_.size(), output_name_pointers_.data(), outputs_.size(), output_handles_.data()));
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
     if (outputs_[i].empty() && output_handles_[i] != nullptr) outputs_[i] = Value(library, output_handles_[i]);
   }

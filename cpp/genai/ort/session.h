@@ -1,15 +1,15 @@
 #pragma once
 
+#include "genai/base/dtype.h"
+#include "genai/ort/library.h"
+#include "genai/ort/value.h"
+
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "genai/base/dtype.h"
-#include "genai/ort/library.h"
-#include "genai/ort/value.h"
 
 namespace ort_abi {
 struct RunOptions;
@@ -25,9 +25,9 @@ struct Provider {
 };
 
 struct SessionOptions {
-  int intra_op_threads = 1;          ///< threads of one Run, the caller's included, >= 1
-  bool spinning = true;              ///< idle worker threads poll for a while: faster, but they occupy their cores
-  std::vector<Provider> providers;   ///< best first; what none of them takes runs on the CPU
+  int intra_op_threads = 1;         ///< threads of one Run, the caller's included, >= 1
+  bool spinning = true;             ///< idle worker threads poll for a while: faster, but they occupy their cores
+  std::vector<Provider> providers;  ///< best first; what none of them takes runs on the CPU
   std::vector<std::pair<std::string, std::string>> config;  ///< ONNX Runtime's session config entries
 };
 
@@ -56,8 +56,9 @@ class RunOptions {
   ort_abi::RunOptions* handle_ = nullptr;
 };
 
-/// A loaded model. The graph is optimised fully, memory patterns are off (shapes change with each step), and memory comes
-/// from the library's HostAllocator unless the config says session.use_env_allocators = 0. const methods are safe from any thread.
+/// A loaded model. The graph is optimised fully, memory patterns are off (shapes change with each step), and memory
+/// comes from the library's HostAllocator unless the config says session.use_env_allocators = 0. const methods are safe
+/// from any thread.
 class Session {
  public:
   /// Loads the model file. Throws kNotFound (no file), kBadPackage (file or external data broken, missing or a Git LFS
@@ -138,7 +139,7 @@ class RunFrame {
   std::vector<std::string> output_names_;
   std::vector<const char*> input_name_pointers_;   ///< into input_names_
   std::vector<const char*> output_name_pointers_;  ///< into output_names_
-  std::vector<Value> inputs_;  ///< empty where lent
+  std::vector<Value> inputs_;                      ///< empty where lent
   std::vector<Value> outputs_;
   std::vector<ort_abi::Value*> input_handles_;   ///< of inputs_ or of what is lent
   std::vector<ort_abi::Value*> output_handles_;  ///< of outputs_, filled by run()

@@ -1,12 +1,12 @@
 #include "genai/ort/session.h"
 
+#include "genai/base/error.h"
+#include "genai/ort/test_library.h"
+
 #include <doctest/doctest.h>
 
 #include <array>
 #include <string>
-
-#include "genai/base/error.h"
-#include "genai/ort/test_library.h"
 
 namespace genai::ort {
 namespace {

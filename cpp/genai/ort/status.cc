@@ -1,18 +1,20 @@
 #include "genai/ort/status.h"
 
+#include "onnxruntime/abi.h"
+
 #include <array>
 #include <filesystem>
 #include <fstream>
 #include <optional>
-
-#include "onnxruntime/abi.h"
 
 namespace genai::ort {
 namespace {
 
 namespace fs = std::filesystem;
 
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 
 std::string backend_text(const StatusText& status) {
   return "ONNX Runtime error " + std::to_string(status.code) + " (" + std::string(status_name(status.code)) +
@@ -96,11 +98,21 @@ StatusText take_status(const ort_abi::Api& api, ort_abi::Status* status) {
 }
 
 std::string_view status_name(int code) {
-  static constexpr std::array<std::string_view, 15> kNames = {
-      "OK",           "FAIL",            "INVALID_ARGUMENT",    "NO_SUCHFILE",
-      "NO_MODEL",     "ENGINE_ERROR",    "RUNTIME_EXCEPTION",   "INVALID_PROTOBUF",
-      "MODEL_LOADED", "NOT_IMPLEMENTED", "INVALID_GRAPH",       "EP_FAIL",
-      "CANCELED",     "REQUIRES_COMPILATION", "NOT_FOUND"};
+  static constexpr std::array<std::string_view, 15> kNames = {"OK",
+                                                              "FAIL",
+                                                              "INVALID_ARGUMENT",
+                                                              "NO_SUCHFILE",
+                                                              "NO_MODEL",
+                                                              "ENGINE_ERROR",
+                                                              "RUNTIME_EXCEPTION",
+                                                              "INVALID_PROTOBUF",
+                                                              "MODEL_LOADED",
+                                                              "NOT_IMPLEMENTED",
+                                                              "INVALID_GRAPH",
+                                                              "EP_FAIL",
+                                                              "CANCELED",
+                                                              "REQUIRES_COMPILATION",
+                                                              "NOT_FOUND"};
   const auto index = static_cast<std::size_t>(code);
   return code >= 0 && index < kNames.size() ? kNames[index] : "UNKNOWN";
 }

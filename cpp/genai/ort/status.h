@@ -1,9 +1,9 @@
 #pragma once
 
+#include "genai/base/error.h"
+
 #include <string>
 #include <string_view>
-
-#include "genai/base/error.h"
 
 namespace ort_abi {
 class Api;

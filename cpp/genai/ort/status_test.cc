@@ -1,11 +1,11 @@
 #include "genai/ort/status.h"
 
+#include "genai/ort/test_library.h"
+
 #include <doctest/doctest.h>
 
 #include <string>
 #include <vector>
-
-#include "genai/ort/test_library.h"
 
 namespace genai::ort {
 namespace {
@@ -33,12 +33,14 @@ TEST_CASE("LoadError_TextsOfOnnxRuntime_GiveTheRightCode") {
       {{10, "This is an invalid model. In Node, (...) , Error No Op registered for FooBar with domain_version of 22"},
        ErrorCode::kUnsupported,
        "the operator FooBar,"},
-      {{1, "External data path validation failed for initializer: w. Error: tensorprotoutils.cc:619 "
-           "ValidateExternalDataPathFromDir External data path does not exist: \"/p/model.onnx.data\""},
+      {{1,
+        "External data path validation failed for initializer: w. Error: tensorprotoutils.cc:619 "
+        "ValidateExternalDataPathFromDir External data path does not exist: \"/p/model.onnx.data\""},
        ErrorCode::kBadPackage,
        "its weights file /p/model.onnx.data is missing"},
-      {{1, "Deserialize tensor w failed. GetExtDataFromTensorProto External initializer: w offset: 6144 size to read: "
-           "2048 given file_length: 6656 are out of bounds or can not be read in full."},
+      {{1,
+        "Deserialize tensor w failed. GetExtDataFromTensorProto External initializer: w offset: 6144 size to read: "
+        "2048 given file_length: 6656 are out of bounds or can not be read in full."},
        ErrorCode::kBadPackage,
        "external weights file cannot be read in full"},
       {{7, "Load model from m.onnx failed:Protobuf parsing failed."}, ErrorCode::kBadPackage, "not a whole ONNX model"},

@@ -1,11 +1,12 @@
 #include "genai/ort/value.h"
 
+#include "genai/ort/status.h"
+
+#include "onnxruntime/abi.h"
+
 #include <array>
 #include <string>
 #include <utility>
-
-#include "genai/ort/status.h"
-#include "onnxruntime/abi.h"
 
 namespace genai::ort {
 
@@ -39,8 +40,7 @@ ort_abi::ElementType to_element_type(DType dtype) {
   return ort_abi::ElementType::kUndefined;
 }
 
-Value::Value(Value&& other) noexcept
-    : library_(other.library_), handle_(std::exchange(other.handle_, nullptr)) {}
+Value::Value(Value&& other) noexcept : library_(other.library_), handle_(std::exchange(other.handle_, nullptr)) {}
 
 Value& Value::operator=(Value&& other) noexcept {
   if (this != &other) {
@@ -51,7 +51,9 @@ Value& Value::operator=(Value&& other) noexcept {
   return *this;
 }
 
-Value::~Value() { reset(); }
+Value::~Value() {
+  reset();
+}
 
 void Value::reset() noexcept {
   if (handle_ != nullptr) library_->api().call<ort_abi::ReleaseValue>(handle_);

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <cstddef>
-#include <optional>
-
 #include "genai/base/dims.h"
 #include "genai/base/dtype.h"
 #include "genai/ort/library.h"
+
+#include <cstddef>
+#include <optional>
 
 namespace ort_abi {
 enum class ElementType : std::int32_t;

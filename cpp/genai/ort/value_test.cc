@@ -1,13 +1,14 @@
 #include "genai/ort/value.h"
 
+#include "genai/base/error.h"
+#include "genai/ort/test_library.h"
+
+#include "onnxruntime/abi.h"
+
 #include <doctest/doctest.h>
 
 #include <array>
 #include <utility>
-
-#include "genai/base/error.h"
-#include "genai/ort/test_library.h"
-#include "onnxruntime/abi.h"
 
 namespace genai::ort {
 

@@ -1,8 +1,8 @@
 #include "genai/runner/attention_mask.h"
 
-#include <algorithm>
-
 #include "genai/base/error.h"
+
+#include <algorithm>
 
 namespace genai::runner {
 namespace {
@@ -87,7 +87,8 @@ std::vector<int> AttentionMask::elements() const {
   std::vector<int> result(count);
   for (std::size_t i = 0; i < count; ++i) {
     const std::byte* const element = memory + i * size_bytes(dtype_);
-    result[i] = std::any_of(element, element + size_bytes(dtype_), [](std::byte b) { return b != std::byte{0}; }) ? 1 : 0;
+    result[i] =
+        std::any_of(element, element + size_bytes(dtype_), [](std::byte b) { return b != std::byte{0}; }) ? 1 : 0;
   }
   return result;
 }

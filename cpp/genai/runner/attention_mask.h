@@ -1,11 +1,11 @@
 #pragma once
 
+#include "genai/base/dtype.h"
+#include "genai/ort/value.h"
+
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include "genai/base/dtype.h"
-#include "genai/ort/value.h"
 
 namespace genai::runner {
 
@@ -41,9 +41,9 @@ class AttentionMask {
   DType dtype_;
   std::vector<Row> rows_;  ///< what elements_ now shows
   std::int64_t width_ = 0;
-  bool all_ones_ = false;             ///< the value is the first width_ elements of ones_
-  std::vector<std::byte> elements_;   ///< [rows, width]
-  std::vector<std::byte> ones_;       ///< all 1, at least width_ elements when all_ones_
+  bool all_ones_ = false;            ///< the value is the first width_ elements of ones_
+  std::vector<std::byte> elements_;  ///< [rows, width]
+  std::vector<std::byte> ones_;      ///< all 1, at least width_ elements when all_ones_
 };
 
 }  // namespace genai::runner

@@ -1,12 +1,12 @@
 #include "genai/runner/copy_runner.h"
 
+#include "genai/base/error.h"
+
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
 #include <utility>
-
-#include "genai/base/error.h"
 
 namespace genai::runner {
 
@@ -67,9 +67,9 @@ void CopyRunner::prepare(const ScheduledSequence& scheduled) {
   if (computed == sequence.length) return;
   const bool has_kv = model_->spec().cache != CacheStyle::kNone;
   if (has_kv && computed > 0 && !has_all_positions(sequence)) {
-    throw Error(ErrorCode::kUnsupported,
-                "the sequence cannot go back from " + std::to_string(sequence.length) + " to " +
-                    std::to_string(computed) + " tokens: this graph drops old KV. Start a new sequence.");
+    throw Error(ErrorCode::kUnsupported, "the sequence cannot go back from " + std::to_string(sequence.length) +
+                                             " to " + std::to_string(computed) +
+                                             " tokens: this graph drops old KV. Start a new sequence.");
   }
   if (has_kv) leave_group(sequence, computed);
   sequence.length = computed;
@@ -146,8 +146,8 @@ CopyRunner::Batching& CopyRunner::batching_of(const Rows& rows) {
 /// Runs the rows alone, then as a group, and keeps the group only if both agree.
 void CopyRunner::try_group(const Rows& rows) {
   for (const ScheduledSequence* scheduled : rows) run_single(*scheduled);
-  const bool comparable = std::all_of(rows.begin(), rows.end(),
-                                      [](const ScheduledSequence* scheduled) { return scheduled->needs_logits; });
+  const bool comparable =
+      std::all_of(rows.begin(), rows.end(), [](const ScheduledSequence* scheduled) { return scheduled->needs_logits; });
   if (!comparable || drops_old_kv_) return;
   Batching& batching = batching_of(rows);
   batching = group_agrees_with_singles(rows) ? Batching::kTrusted : Batching::kRefused;
@@ -159,8 +159,8 @@ void CopyRunner::try_group(const Rows& rows) {
   }
 }
 
-/// Requires: the rows' logits are in logits_. A group that is wrong differs by as much as two random rows do; one that is
-/// right differs by rounding, which 8-bit activations make as large as a hundredth of a row's range.
+/// Requires: the rows' logits are in logits_. A group that is wrong differs by as much as two random rows do; one that
+/// is right differs by rounding, which 8-bit activations make as large as a hundredth of a row's range.
 bool CopyRunner::group_agrees_with_singles(const Rows& rows) {
   regroup(rows);
   rows_ = group_rows(rows);
@@ -204,8 +204,8 @@ void CopyRunner::regroup(const Rows& rows) {
   }
   for (std::size_t pair = 0; pair < model_->layouts().size(); ++pair) {
     const KvLayout& layout = model_->layouts()[pair];
-    group.cache.values.push_back(ort::Value::allocate(model_->library(), layout.dtype(),
-                                                      layout.dims(group.cache.batch, group.cache.positions)));
+    group.cache.values.push_back(
+        ort::Value::allocate(model_->library(), layout.dtype(), layout.dims(group.cache.batch, group.cache.positions)));
     KvLayout::Place to{.data = group.cache.values.back().data(),
                        .batch = group.cache.batch,
                        .positions = group.cache.positions,
@@ -306,11 +306,11 @@ void CopyRunner::run_single(const ScheduledSequence& scheduled) {
   for (std::int64_t first = scheduled.num_computed_tokens; first < end; first += chunk) {
     const Cache& past = first == scheduled.num_computed_tokens ? sequence.cache : present;
     const std::int64_t width = past.positions + chunk;
-    rows_.assign(1, {.tokens = scheduled.tokens.subspan(static_cast<std::size_t>(first),
-                                                        static_cast<std::size_t>(chunk)),
-                     .past = first,
-                     .mask_first = 0,
-                     .mask_end = width});
+    rows_.assign(1,
+                 {.tokens = scheduled.tokens.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(chunk)),
+                  .past = first,
+                  .mask_first = 0,
+                  .mask_end = width});
     present = run(single_lane_, past, width);
   }
   take_logits(scheduled, single_lane_.frame().output(Lane::kLogits), 0);
@@ -322,10 +322,9 @@ void CopyRunner::run_single(const ScheduledSequence& scheduled) {
 void CopyRunner::run_prefix(const ScheduledSequence& scheduled) {
   if (!scheduled.needs_logits) return;
   const std::int64_t end = scheduled.num_computed_tokens + scheduled.num_scheduled_tokens;
-  rows_.assign(1, {.tokens = scheduled.tokens.first(static_cast<std::size_t>(end)),
-                   .past = 0,
-                   .mask_first = 0,
-                   .mask_end = end});
+  rows_.assign(
+      1,
+      {.tokens = scheduled.tokens.first(static_cast<std::size_t>(end)), .past = 0, .mask_first = 0, .mask_end = end});
   run(single_lane_, Cache{}, end);
   take_logits(scheduled, single_lane_.frame().output(Lane::kLogits), 0);
   single_lane_.frame().set_output(Lane::kLogits, ort::Value());

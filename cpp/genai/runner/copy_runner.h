@@ -1,23 +1,23 @@
 #pragma once
 
+#include "genai/runner/lane.h"
+#include "genai/runner/loaded_model.h"
+#include "genai/runner/logits_rows.h"
+#include "genai/runner/model_runner.h"
+
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
-#include "genai/runner/lane.h"
-#include "genai/runner/loaded_model.h"
-#include "genai/runner/logits_rows.h"
-#include "genai/runner/model_runner.h"
-
 namespace genai::runner {
 
 /// Decoder for any graph: the present outputs of a run are the past inputs of the next one, so a token costs O(length).
 /// Graphs without KV run all tokens of a sequence each time.
 ///
-/// Rows that decode together keep their KV in one batch, padded on the left with zeros that the mask hides, for as long as
-/// they are the same rows:
+/// Rows that decode together keep their KV in one batch, padded on the left with zeros that the mask hides, for as long
+/// as they are the same rows:
 ///
 ///     row 0   . . . a b c     mask 0 0 0 1 1 1
 ///     row 1   d e f g h i     mask 1 1 1 1 1 1
@@ -80,11 +80,11 @@ class CopyRunner : public ModelRunner {
   RunnerInfo info_;
   Batching padded_ = Batching::kUntried;   ///< rows of different lengths, padded
   Batching uniform_ = Batching::kUntried;  ///< rows of one length
-  bool drops_old_kv_ = false;   ///< a present was shorter than past and new tokens together
+  bool drops_old_kv_ = false;              ///< a present was shorter than past and new tokens together
   Lane group_lane_;
   Lane single_lane_;
   LogitsRows logits_;
-  LogitsRows group_logits_;  ///< of a group that is compared
+  LogitsRows group_logits_;          ///< of a group that is compared
   std::vector<ort::Value> no_past_;  ///< zero positions, one for each pair
   std::unordered_map<SequenceId, Sequence> sequences_;
   Group group_;

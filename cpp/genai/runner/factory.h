@@ -1,10 +1,10 @@
 #pragma once
 
-#include <memory>
-
 #include "genai/core/model_spec.h"
 #include "genai/runner/model_runner.h"
 #include "genai/runner/options.h"
+
+#include <memory>
 
 namespace genai::runner {
 

@@ -3,22 +3,35 @@
 
 #include "genai/runner/factory.h"
 
+#include "genai/base/error.h"
+#include "genai/runner/test_models.h"
+
 #include <doctest/doctest.h>
 
 #include <random>
 
-#include "genai/base/error.h"
-#include "genai/runner/test_models.h"
-
 namespace genai::runner {
 namespace {
 
-const std::vector<std::string> kModels = {
-    "checksum_concat",           "checksum_concat_no_mask",     "checksum_concat_fp16", "checksum_concat_fp16_logits",
-    "checksum_concat_int32",     "checksum_concat_last_logits", "checksum_packed",      "checksum_merged",
-    "checksum_attention",        "checksum_gqa",                "checksum_gqa_positions", "checksum_gqa_seqlens",
-    "checksum_gqa_packed_qkv",   "checksum_gqa_int32",          "checksum_gqa_fp16",    "checksum_static",
-    "checksum_static_no_positions", "checksum_static_fp16",     "checksum_static_plain"};
+const std::vector<std::string> kModels = {"checksum_concat",
+                                          "checksum_concat_no_mask",
+                                          "checksum_concat_fp16",
+                                          "checksum_concat_fp16_logits",
+                                          "checksum_concat_int32",
+                                          "checksum_concat_last_logits",
+                                          "checksum_packed",
+                                          "checksum_merged",
+                                          "checksum_attention",
+                                          "checksum_gqa",
+                                          "checksum_gqa_positions",
+                                          "checksum_gqa_seqlens",
+                                          "checksum_gqa_packed_qkv",
+                                          "checksum_gqa_int32",
+                                          "checksum_gqa_fp16",
+                                          "checksum_static",
+                                          "checksum_static_no_positions",
+                                          "checksum_static_fp16",
+                                          "checksum_static_plain"};
 
 /// The test model with its decoder; null when the environment does not give one.
 std::unique_ptr<ModelRunner> load(const std::string& name) {
@@ -42,7 +55,9 @@ void for_each_model(Body body) {
   }
 }
 
-TestSequence sequence_of(std::uint64_t id, std::vector<TokenId> ids) { return {SequenceId{id}, std::move(ids), 0}; }
+TestSequence sequence_of(std::uint64_t id, std::vector<TokenId> ids) {
+  return {SequenceId{id}, std::move(ids), 0};
+}
 
 }  // namespace
 
@@ -85,8 +100,8 @@ TEST_CASE("Decoder_RandomSchedules_FollowTheOracle") {
         if (below(5) == 0) continue;
         const std::int64_t left = sequence->num_left();
         const bool cut = chunks && below(3) == 0;
-        steps.push_back({sequence.get(), cut ? 1 + static_cast<std::int64_t>(below(static_cast<std::size_t>(left)))
-                                             : left});
+        steps.push_back(
+            {sequence.get(), cut ? 1 + static_cast<std::int64_t>(below(static_cast<std::size_t>(left))) : left});
       }
       std::shuffle(steps.begin(), steps.end(), random);
       if (!steps.empty()) run_step(runner, steps);

@@ -1,9 +1,9 @@
 #include "genai/runner/integer_tensor.h"
 
+#include "genai/base/error.h"
+
 #include <algorithm>
 #include <cstring>
-
-#include "genai/base/error.h"
 
 namespace genai::runner {
 

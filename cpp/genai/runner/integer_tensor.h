@@ -1,12 +1,12 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
 #include "genai/base/dims.h"
 #include "genai/base/dtype.h"
 #include "genai/ort/value.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
 
 namespace genai::runner {
 

@@ -1,8 +1,8 @@
 #include "genai/runner/kv_layout.h"
 
-#include <cstring>
-
 #include "genai/base/error.h"
+
+#include <cstring>
 
 namespace genai::runner {
 
@@ -30,8 +30,7 @@ KvLayout::KvLayout(const KvPair& pair, const std::string& model_path)
   }
   outer_ = dims_.product(0, batch_axis_);
   heads_ = dims_.product(batch_axis_ + 1, sequence_axis_);
-  value_bytes_ =
-      static_cast<std::size_t>(dims_.product(sequence_axis_ + 1, dims_.rank())) * genai::size_bytes(dtype_);
+  value_bytes_ = static_cast<std::size_t>(dims_.product(sequence_axis_ + 1, dims_.rank())) * genai::size_bytes(dtype_);
 }
 
 Dims KvLayout::dims(std::int64_t batch, std::int64_t positions) const {

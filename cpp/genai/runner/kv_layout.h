@@ -1,12 +1,12 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
-
 #include "genai/base/dims.h"
 #include "genai/base/dtype.h"
 #include "genai/core/model_spec.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
 
 namespace genai::runner {
 
@@ -16,8 +16,8 @@ namespace genai::runner {
 ///     [2, B, H, P, D]   outer 2 | batch | heads H | positions | D values
 class KvLayout {
  public:
-  /// Throws kBadPackage when an axis other than batch and sequence has no fixed size, or when the sequence axis does not
-  /// come after the batch axis. `model_path` names the file in errors.
+  /// Throws kBadPackage when an axis other than batch and sequence has no fixed size, or when the sequence axis does
+  /// not come after the batch axis. `model_path` names the file in errors.
   KvLayout(const KvPair& pair, const std::string& model_path);
 
   DType dtype() const { return dtype_; }

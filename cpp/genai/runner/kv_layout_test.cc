@@ -1,13 +1,13 @@
 #include "genai/runner/kv_layout.h"
 
+#include "genai/base/error.h"
+
 #include <doctest/doctest.h>
 
 #include <cstring>
 #include <numeric>
 #include <string>
 #include <vector>
-
-#include "genai/base/error.h"
 
 namespace genai::runner {
 namespace {
@@ -21,7 +21,9 @@ KvPair pair_of(std::vector<std::int64_t> dims, int batch_axis, int sequence_axis
           .sequence_axis = sequence_axis};
 }
 
-std::byte* bytes(std::vector<float>& values) { return reinterpret_cast<std::byte*>(values.data()); }
+std::byte* bytes(std::vector<float>& values) {
+  return reinterpret_cast<std::byte*>(values.data());
+}
 
 }  // namespace
 

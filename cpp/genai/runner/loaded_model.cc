@@ -1,11 +1,11 @@
 #include "genai/runner/loaded_model.h"
 
-#include <algorithm>
-#include <chrono>
-
 #include "genai/base/cpu.h"
 #include "genai/base/error.h"
 #include "genai/runner/step_inputs.h"
+
+#include <algorithm>
+#include <chrono>
 
 namespace genai::runner {
 namespace {
@@ -55,12 +55,12 @@ LoadedModel::LoadedModel(const ModelSpec& spec, const RunnerOptions& options)
   }
 
   const ort::Port& logits = *session_.find_output(spec_.logits);
-  takes_batches_ = logits.dims.size() == 3 && logits.dims[0] < 0 &&
-                   std::all_of(layouts_.begin(), layouts_.end(),
-                               [](const KvLayout& layout) { return layout.fixed_batch() == 0; });
+  takes_batches_ =
+      logits.dims.size() == 3 && logits.dims[0] < 0 &&
+      std::all_of(layouts_.begin(), layouts_.end(), [](const KvLayout& layout) { return layout.fixed_batch() == 0; });
   // These inputs hold one number for all rows.
-  const bool one_length = spec_.past_sequence_length || spec_.cache_position ||
-                          (spec_.seqlens_k && spec_.seqlens_k->rank == 0);
+  const bool one_length =
+      spec_.past_sequence_length || spec_.cache_position || (spec_.seqlens_k && spec_.seqlens_k->rank == 0);
   takes_ragged_batches_ = takes_batches_ && !one_length;
 }
 

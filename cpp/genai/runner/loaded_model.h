@@ -1,15 +1,15 @@
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "genai/core/model_spec.h"
 #include "genai/ort/session.h"
 #include "genai/runner/kv_layout.h"
 #include "genai/runner/model_runner.h"
 #include "genai/runner/options.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
 namespace genai::runner {
 

@@ -1,10 +1,10 @@
 #include "genai/runner/logits_rows.h"
 
-#include <cstring>
-#include <string>
-
 #include "genai/base/error.h"
 #include "genai/kernels/convert.h"
+
+#include <cstring>
+#include <string>
 
 namespace genai::runner {
 

@@ -1,29 +1,29 @@
 #pragma once
 
-#include <cstdint>
-#include <string>
-
 #include "genai/base/ids.h"
 #include "genai/core/step.h"
+
+#include <cstdint>
+#include <string>
 
 namespace genai::runner {
 
 /// Facts about a loaded decoder.
 struct RunnerInfo {
-  std::string decoder;                ///< "slot", "copy", "paged": which decoder this is, for `show` and metrics
-  std::string execution_provider;     ///< effective provider, e.g. "cpu"
-  std::int64_t vocab_size = 0;        ///< width of a logits row
-  std::int64_t context_limit = 0;     ///< tokens a sequence may have by the graph itself; 0 = no limit known
+  std::string decoder;             ///< "slot", "copy", "paged": which decoder this is, for `show` and metrics
+  std::string execution_provider;  ///< effective provider, e.g. "cpu"
+  std::int64_t vocab_size = 0;     ///< width of a logits row
+  std::int64_t context_limit = 0;  ///< tokens a sequence may have by the graph itself; 0 = no limit known
   std::int64_t kv_bytes_per_token = 0;
-  bool can_chunk_prefill = true;      ///< false: the scheduler must give a whole prompt in one step
+  bool can_chunk_prefill = true;  ///< false: the scheduler must give a whole prompt in one step
   int intra_op_threads = 0;
 };
 
 /// Running figures of a decoder.
 struct RunnerStats {
-  std::int64_t kv_bytes = 0;   ///< now held for KV
-  std::int64_t num_runs = 0;   ///< calls of ONNX Runtime's Run
-  double run_seconds = 0.0;    ///< inside Run; all other time of execute() is our own
+  std::int64_t kv_bytes = 0;  ///< now held for KV
+  std::int64_t num_runs = 0;  ///< calls of ONNX Runtime's Run
+  double run_seconds = 0.0;   ///< inside Run; all other time of execute() is our own
 };
 
 /// Runs step plans on a model and owns the KV of the sequences. Knows no sampling. One thread.

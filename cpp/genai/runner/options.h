@@ -14,9 +14,9 @@ struct ProviderOption {
 
 /// How a model is loaded.
 struct RunnerOptions {
-  std::string ort_library;               ///< absolute path of libonnxruntime
-  int intra_op_threads = 0;              ///< 0 = physical cores that the process may use
-  bool spinning = true;                  ///< ORT's workers spin between parallel nodes of a step
+  std::string ort_library;                ///< absolute path of libonnxruntime
+  int intra_op_threads = 0;               ///< 0 = physical cores that the process may use
+  bool spinning = true;                   ///< ORT's workers spin between parallel nodes of a step
   std::vector<ProviderOption> providers;  ///< in order of preference; empty = CPU
   std::vector<std::pair<std::string, std::string>> session_config;  ///< ORT session config entries
 };

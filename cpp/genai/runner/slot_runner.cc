@@ -1,12 +1,12 @@
 #include "genai/runner/slot_runner.h"
 
+#include "genai/base/error.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <string>
 #include <utility>
-
-#include "genai/base/error.h"
 
 namespace genai::runner {
 namespace {
@@ -37,8 +37,7 @@ SlotRunner::SlotRunner(std::unique_ptr<LoadedModel> model)
     if (fixed > 0) fixed_capacity_ = fixed_capacity_ == 0 ? fixed : std::min(fixed_capacity_, fixed);
   }
   if (fixed_capacity_ > 0) {
-    info_.context_limit =
-        info_.context_limit == 0 ? fixed_capacity_ : std::min(info_.context_limit, fixed_capacity_);
+    info_.context_limit = info_.context_limit == 0 ? fixed_capacity_ : std::min(info_.context_limit, fixed_capacity_);
   }
 }
 
@@ -211,8 +210,8 @@ void SlotRunner::bind_decode_logits(int count) {
   const Dims dims{count, 1, model_->spec().vocab_size};
   const std::size_t needed = static_cast<std::size_t>(dims.num_elements()) * sizeof(float);
   if (decode_logits_.size_bytes() < needed) decode_logits_ = tensor::Buffer(needed);
-  decode_.lane.frame().set_output(
-      Lane::kLogits, ort::Value::view(model_->library(), DType::kFloat32, dims, decode_logits_.data()));
+  decode_.lane.frame().set_output(Lane::kLogits,
+                                  ort::Value::view(model_->library(), DType::kFloat32, dims, decode_logits_.data()));
   decode_logits_rows_ = count;
 }
 

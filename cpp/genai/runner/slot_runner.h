@@ -1,10 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <vector>
-
 #include "genai/runner/lane.h"
 #include "genai/runner/loaded_model.h"
 #include "genai/runner/logits_rows.h"
@@ -12,10 +7,15 @@
 #include "genai/runner/slot_storage.h"
 #include "genai/runner/slot_table.h"
 
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
 namespace genai::runner {
 
-/// Decoder for graphs that write new KV into caller-owned buffers: GroupQueryAttention with shared past and present, and
-/// static-cache exports. Each sequence has a slot of the buffers.
+/// Decoder for graphs that write new KV into caller-owned buffers: GroupQueryAttention with shared past and present,
+/// and static-cache exports. Each sequence has a slot of the buffers.
 ///
 ///     decode rows of a step   one Run over a range of slots; a slot inside the range that has nothing to run gets a
 ///                             dummy token at its next position, which its next real token overwrites
@@ -75,8 +75,8 @@ class SlotRunner : public ModelRunner {
   bool binds_decode_logits_ = false;  ///< decode runs write to decode_logits_, else to memory of ONNX Runtime
   tensor::Buffer decode_logits_;      ///< float32 [decode_logits_rows_, 1, vocab] or larger
   int decode_logits_rows_ = 0;
-  std::vector<Work> work_;        ///< one a slot, reused
-  std::vector<RunRow> rows_;      ///< of the current run, reused
+  std::vector<Work> work_;    ///< one a slot, reused
+  std::vector<RunRow> rows_;  ///< of the current run, reused
 };
 
 }  // namespace genai::runner

@@ -1,8 +1,8 @@
 #include "genai/runner/slot_storage.h"
 
-#include <algorithm>
-
 #include "genai/base/error.h"
+
+#include <algorithm>
 
 namespace genai::runner {
 

@@ -1,13 +1,13 @@
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include "genai/ort/value.h"
 #include "genai/runner/kv_layout.h"
 #include "genai/runner/slot_table.h"
 #include "genai/tensor/buffer.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
 
 namespace genai::runner {
 
@@ -25,8 +25,8 @@ class SlotStorage {
   /// Bytes reserved; pages that were never written to take no physical memory.
   std::int64_t bytes() const;
 
-  /// Makes room for at least `slots` and `capacity`; the lengths of the table's sequences are copied. Layouts with a fixed
-  /// number of positions keep it. On kResourceExhausted all contents are as before. Cost: O(what is copied).
+  /// Makes room for at least `slots` and `capacity`; the lengths of the table's sequences are copied. Layouts with a
+  /// fixed number of positions keep it. On kResourceExhausted all contents are as before. Cost: O(what is copied).
   void reserve(int slots, std::int64_t capacity, const SlotTable& table);
   /// Gives all memory back.
   void clear();

@@ -1,11 +1,11 @@
 #pragma once
 
+#include "genai/base/ids.h"
+
 #include <cstdint>
 #include <optional>
 #include <unordered_map>
 #include <vector>
-
-#include "genai/base/ids.h"
 
 namespace genai::runner {
 

@@ -1,12 +1,12 @@
 #include "genai/runner/slot_table.h"
 
+#include "genai/base/error.h"
+
 #include <doctest/doctest.h>
 
 #include <map>
 #include <random>
 #include <vector>
-
-#include "genai/base/error.h"
 
 namespace genai::runner {
 

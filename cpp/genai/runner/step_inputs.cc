@@ -1,10 +1,10 @@
 #include "genai/runner/step_inputs.h"
 
+#include "genai/base/error.h"
+
 #include <algorithm>
 #include <optional>
 #include <utility>
-
-#include "genai/base/error.h"
 
 namespace genai::runner {
 
@@ -132,10 +132,10 @@ void StepInputs::fill(ort::RunFrame& frame, std::span<const RunRow> rows, std::i
   }
   for (Constant& constant : constants_) {
     const ConstantInput& input = constant.input;
-    const Dims dims = input.shape == ConstantInput::Shape::kFixed
-                          ? Dims(std::span<const std::int64_t>(input.dims))
-                          : Dims{static_cast<std::int64_t>(rows.size()),
-                                 static_cast<std::int64_t>(rows[0].tokens.size())};
+    const Dims dims =
+        input.shape == ConstantInput::Shape::kFixed
+            ? Dims(std::span<const std::int64_t>(input.dims))
+            : Dims{static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(rows[0].tokens.size())};
     if (constant.tensor.reshape(dims)) {
       for (std::size_t i = 0; i < constant.tensor.size(); ++i) constant.tensor.set(i, input.value);
       frame.set_input(index, constant.tensor.value(library_));

@@ -1,16 +1,16 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "genai/base/ids.h"
 #include "genai/core/model_spec.h"
 #include "genai/ort/session.h"
 #include "genai/runner/attention_mask.h"
 #include "genai/runner/integer_tensor.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
 
 namespace genai::runner {
 

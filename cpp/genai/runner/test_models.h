@@ -1,8 +1,11 @@
 #pragma once
 
-// Helpers of the decoder tests: the checksum models of tests/models and their oracle. GENAI_TEST_MODELS is the folder that
-// `python -m tests.models FOLDER` wrote, GENAI_ORT_LIBRARY the path of libonnxruntime; without them the tests that need
-// them pass without doing anything, and say so.
+// Helpers of the decoder tests: the checksum models of tests/models and their oracle. GENAI_TEST_MODELS is the folder
+// that `python -m tests.models FOLDER` wrote, GENAI_ORT_LIBRARY the path of libonnxruntime; without them the tests that
+// need them pass without doing anything, and say so.
+
+#include "genai/ort/session.h"
+#include "genai/runner/factory.h"
 
 #include <doctest/doctest.h>
 
@@ -14,9 +17,6 @@
 #include <string>
 #include <unordered_map>
 #include <vector>
-
-#include "genai/ort/session.h"
-#include "genai/runner/factory.h"
 
 namespace genai::runner {
 
@@ -55,9 +55,12 @@ inline ModelSpec test_spec(const std::string& model_path, const std::string& ort
   spec.model_path = model_path;
   spec.cache = model_path.find("gqa") != std::string::npos ? CacheStyle::kSlotGqa : CacheStyle::kCopy;
   const std::unordered_map<std::string, std::optional<InputPort> ModelSpec::*> roles = {
-      {"attention_mask", &ModelSpec::attention_mask},   {"position_ids", &ModelSpec::position_ids},
-      {"seqlens_k", &ModelSpec::seqlens_k},             {"total_sequence_length", &ModelSpec::total_sequence_length},
-      {"use_cache_branch", &ModelSpec::use_cache_branch}, {"write_indices", &ModelSpec::write_indices},
+      {"attention_mask", &ModelSpec::attention_mask},
+      {"position_ids", &ModelSpec::position_ids},
+      {"seqlens_k", &ModelSpec::seqlens_k},
+      {"total_sequence_length", &ModelSpec::total_sequence_length},
+      {"use_cache_branch", &ModelSpec::use_cache_branch},
+      {"write_indices", &ModelSpec::write_indices},
       {"nonpad_kv_seqlen", &ModelSpec::nonpad_kv_seqlen}};
   for (const ort::Port& port : session.inputs()) {
     const InputPort input{port.name, *port.dtype, static_cast<int>(port.dims.size())};

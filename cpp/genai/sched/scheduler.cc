@@ -1,16 +1,14 @@
 #include "genai/sched/scheduler.h"
 
+#include "genai/base/error.h"
+
 #include <algorithm>
 #include <utility>
 
-#include "genai/base/error.h"
-
 namespace genai::sched {
 
-Scheduler::Scheduler(SchedulerConfig config, kv::TokenBudget budget)
-    : config_(config), budget_(std::move(budget)) {
-  if (config_.max_num_seqs < 1 || config_.max_num_batched_tokens < 1 ||
-      config_.max_prefill_tokens_while_decoding < 1) {
+Scheduler::Scheduler(SchedulerConfig config, kv::TokenBudget budget) : config_(config), budget_(std::move(budget)) {
+  if (config_.max_num_seqs < 1 || config_.max_num_batched_tokens < 1 || config_.max_prefill_tokens_while_decoding < 1) {
     throw Error(ErrorCode::kInvalidArgument,
                 "max_num_seqs, max_num_batched_tokens and max_prefill_tokens_while_decoding must be >= 1");
   }
@@ -130,7 +128,9 @@ std::vector<Scheduler::Finished> Scheduler::update(const StepResult& result) {
   return finished;
 }
 
-const std::vector<TokenId>& Scheduler::tokens(SequenceId id) const { return states_.at(id).tokens; }
+const std::vector<TokenId>& Scheduler::tokens(SequenceId id) const {
+  return states_.at(id).tokens;
+}
 
 bool Scheduler::next_token_is_last(SequenceId id) const {
   const State& state = states_.at(id);

@@ -1,5 +1,10 @@
 #pragma once
 
+#include "genai/base/ids.h"
+#include "genai/core/request.h"
+#include "genai/core/step.h"
+#include "genai/kv/token_budget.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -7,33 +12,28 @@
 #include <unordered_map>
 #include <vector>
 
-#include "genai/base/ids.h"
-#include "genai/core/request.h"
-#include "genai/core/step.h"
-#include "genai/kv/token_budget.h"
-
 namespace genai::sched {
 
 struct SchedulerConfig {
-  int max_num_seqs = 16;                     ///< sequences that run at once
+  int max_num_seqs = 16;                       ///< sequences that run at once
   std::int64_t max_num_batched_tokens = 2048;  ///< token budget of a step
   /// Prefill tokens in a step that also decodes: bounds how long running answers stall behind a new prompt.
   std::int64_t max_prefill_tokens_while_decoding = 256;
-  bool can_chunk_prefill = true;             ///< false: a prompt runs whole in one step, whatever the budget
+  bool can_chunk_prefill = true;  ///< false: a prompt runs whole in one step, whatever the budget
 };
 
 /// A sequence as the scheduler gets it.
 struct NewSequence {
   SequenceId id;
-  std::vector<TokenId> prompt;          ///< not empty
-  std::int64_t max_total_tokens = 0;    ///< prompt and output; > prompt.size(), <= TokenBudget::capacity()
+  std::vector<TokenId> prompt;        ///< not empty
+  std::int64_t max_total_tokens = 0;  ///< prompt and output; > prompt.size(), <= TokenBudget::capacity()
 };
 
 /// What came out for one planned sequence.
 struct SequenceResult {
   SequenceId id;
-  std::optional<TokenId> token;            ///< sampled; requires needs_logits in the plan
-  std::optional<FinishReason> finish;      ///< the engine ends it (stop, error); the scheduler adds kLength
+  std::optional<TokenId> token;        ///< sampled; requires needs_logits in the plan
+  std::optional<FinishReason> finish;  ///< the engine ends it (stop, error); the scheduler adds kLength
 };
 
 /// Outcome of a step, in plan order.

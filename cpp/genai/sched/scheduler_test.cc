@@ -1,10 +1,10 @@
 #include "genai/sched/scheduler.h"
 
-#include <vector>
+#include "genai/base/error.h"
 
 #include <doctest/doctest.h>
 
-#include "genai/base/error.h"
+#include <vector>
 
 namespace genai::sched {
 namespace {

@@ -1,5 +1,7 @@
 #include "genai/tensor/buffer.h"
 
+#include "genai/base/error.h"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -8,8 +10,6 @@
 #include <cstring>
 #include <string>
 #include <utility>
-
-#include "genai/base/error.h"
 
 namespace genai::tensor {
 
@@ -38,7 +38,9 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   return *this;
 }
 
-Buffer::~Buffer() { reset(); }
+Buffer::~Buffer() {
+  reset();
+}
 
 void Buffer::discard(std::size_t offset, std::size_t size_bytes) {
   check(offset + size_bytes <= size_bytes_, "a discarded range leaves the buffer");

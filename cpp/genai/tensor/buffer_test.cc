@@ -1,14 +1,14 @@
 #include "genai/tensor/buffer.h"
 
+#include "genai/base/error.h"
+#include "genai/base/memory.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
-
-#include "genai/base/error.h"
-#include "genai/base/memory.h"
 
 namespace genai::tensor {
 namespace {
