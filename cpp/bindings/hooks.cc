@@ -5,6 +5,7 @@
 #include <pybind11/numpy.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <unordered_map>
@@ -84,6 +85,22 @@ class PythonLogitsHook final : public LogitsHook {
   SharedObject processor_;
 };
 
+[[noreturn]] void refuse_ids(const py::handle& value) {
+  throw Error(ErrorCode::kInvalidArgument,
+              "sampler returned " + std::string(py::repr(value)) + "; allowed: a sequence with one int for each row");
+}
+
+/// Whole numbers only: a float or a text that happens to convert is a mistake.
+TokenId token_id(const py::handle& value) {
+  if (PyBool_Check(value.ptr()) != 0 || PyIndex_Check(value.ptr()) == 0) refuse_ids(value);
+  const auto number = py::reinterpret_steal<py::int_>(PyNumber_Index(value.ptr()));
+  if (!number) throw py::error_already_set();
+  int overflow = 0;
+  const std::int64_t id = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  if (overflow != 0 || id < INT32_MIN || id > INT32_MAX) refuse_ids(value);
+  return static_cast<TokenId>(id);
+}
+
 class PythonSamplerHook final : public SamplerHook {
  public:
   explicit PythonSamplerHook(py::object sampler) : sampler_(std::move(sampler)) {}
@@ -93,8 +110,8 @@ class PythonSamplerHook final : public SamplerHook {
     std::vector<TokenId> ids;
     call_user("sampler", sampler_.get(), [&] {
       const py::object returned = sampler_.get().attr("sample")(token_arrays(rows), logits_array(rows));
-      for (const py::handle id : returned)
-        ids.push_back(py::int_(py::reinterpret_borrow<py::object>(id)).cast<TokenId>());
+      if (PySequence_Check(returned.ptr()) == 0 || PyUnicode_Check(returned.ptr()) != 0) refuse_ids(returned);
+      for (const py::handle id : returned) ids.push_back(token_id(id));
     });
     return ids;
   }

@@ -31,6 +31,10 @@ MAX_CHOICES = 128
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
 
+_MAX_INT = 2**63 - 1
+_MAX_TOKEN_ID = 2**31 - 1
+_ID_LISTS = ("stop_token_ids", "suppress_tokens", "begin_suppress_tokens", "dry_sequence_breakers")
+
 
 class LogitsProcessor(Protocol):
     """Changes logits rows in place; called once a step for all rows of the requests that carry the same object."""
@@ -69,7 +73,7 @@ class SamplingParams:
     max_new_tokens: int | None = None
     """Tokens to make at most, >= 1; None fills the context window."""
     min_new_tokens: int = 0
-    """EOS and stop ids are forbidden until this many tokens are made."""
+    """EOS and stop ids are forbidden until this many tokens are made; at most ``max_new_tokens``."""
     temperature: float | None = None
     """>= 0; 0 is greedy (argmax, ties to the lowest id). *package* [1.0]."""
     top_k: int | None = None
@@ -143,27 +147,37 @@ class SamplingParams:
     """Replaces the built-in choice at the end of the chain."""
 
     def __post_init__(self) -> None:
+        self._check_sequences()
+        self._check_numbers()
+        for name in ("include_stop", "ignore_eos", "skip_special_tokens", "logprobs"):
+            _check_bool(name, getattr(self, name))
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidArgumentError(f"top_logprobs is {self.top_logprobs} but logprobs is False; set logprobs=True")
+        if self.max_new_tokens is not None and self.min_new_tokens > self.max_new_tokens:
+            raise InvalidArgumentError(
+                f"min_new_tokens is {self.min_new_tokens}; allowed: at most max_new_tokens, which is "
+                f"{self.max_new_tokens}"
+            )
+        self._check_stop()
+        self._check_ids()
+
+    def _check_sequences(self) -> None:
+        """Makes tuples of what may be given as lists."""
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
-        for name in (
-            "stop",
-            "stop_token_ids",
-            "bad_words",
-            "suppress_tokens",
-            "begin_suppress_tokens",
-            "dry_sequence_breakers",
-            "logits_processors",
-        ):
+        for name in ("stop", *_ID_LISTS, "bad_words", "logits_processors"):
             value = getattr(self, name)
             if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
                 raise InvalidArgumentError(f"{name} is {value!r}; allowed: a list or tuple")
             object.__setattr__(self, name, tuple(value))
-        _check_int("max_new_tokens", self.max_new_tokens, low=1)
+
+    def _check_numbers(self) -> None:
+        _check_int("max_new_tokens", self.max_new_tokens, low=1, optional=True)
         _check_int("min_new_tokens", self.min_new_tokens, low=0)
-        _check_real("temperature", self.temperature, low=0.0)
-        _check_int("top_k", self.top_k, low=0)
-        _check_real("top_p", self.top_p, low=0.0, high=1.0, low_open=True)
-        _check_real("min_p", self.min_p, low=0.0, high=1.0)
+        _check_real("temperature", self.temperature, low=0.0, optional=True)
+        _check_int("top_k", self.top_k, low=0, optional=True)
+        _check_real("top_p", self.top_p, low=0.0, high=1.0, low_open=True, optional=True)
+        _check_real("min_p", self.min_p, low=0.0, high=1.0, optional=True)
         _check_real("typical_p", self.typical_p, low=0.0, high=1.0, low_open=True)
         _check_real("top_a", self.top_a, low=0.0, high=1.0)
         if isinstance(self.mirostat, bool) or self.mirostat not in (0, 2):
@@ -172,42 +186,53 @@ class SamplingParams:
         _check_real("mirostat_eta", self.mirostat_eta, low=0.0, high=1.0, low_open=True)
         _check_real("xtc_probability", self.xtc_probability, low=0.0, high=1.0)
         _check_real("xtc_threshold", self.xtc_threshold, low=0.0, high=0.5, low_open=True)
-        _check_real("repetition_penalty", self.repetition_penalty, low=0.0, low_open=True)
+        _check_real("repetition_penalty", self.repetition_penalty, low=0.0, low_open=True, optional=True)
         _check_real("frequency_penalty", self.frequency_penalty, low=-2.0, high=2.0)
         _check_real("presence_penalty", self.presence_penalty, low=-2.0, high=2.0)
         _check_real("dry_multiplier", self.dry_multiplier, low=0.0)
         _check_real("dry_base", self.dry_base, low=1.0)
         _check_int("dry_allowed_length", self.dry_allowed_length, low=1)
-        _check_int("no_repeat_ngram_size", self.no_repeat_ngram_size, low=0)
-        _check_int("seed", self.seed, low=0, high=2**64 - 1)
+        _check_int("no_repeat_ngram_size", self.no_repeat_ngram_size, low=0, optional=True)
+        _check_int("seed", self.seed, low=0, high=2**64 - 1, optional=True)
         _check_int("n", self.n, low=1, high=MAX_CHOICES)
         _check_int("top_logprobs", self.top_logprobs, low=0, high=MAX_LOGPROBS)
-        if self.top_logprobs and not self.logprobs:
-            raise InvalidArgumentError(f"top_logprobs is {self.top_logprobs} but logprobs is False; set logprobs=True")
+
+    def _check_stop(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS:
             raise InvalidArgumentError(f"stop has {len(self.stop)} strings; allowed: at most {MAX_STOP_STRINGS}")
         for index, text in enumerate(self.stop):
             if not isinstance(text, str) or not text:
                 raise InvalidArgumentError(f"stop[{index}] is {text!r}; allowed: a string that is not empty")
-        for name in ("stop_token_ids", "suppress_tokens", "begin_suppress_tokens", "dry_sequence_breakers"):
+            try:
+                text.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise InvalidArgumentError(
+                    f"stop[{index}] is {text!r}, with a lone surrogate at character {error.start}; allowed: text that "
+                    "UTF-8 can hold"
+                ) from error
+
+    def _check_ids(self) -> None:
+        """What does not depend on the vocabulary; the engine checks the rest."""
+        for name in _ID_LISTS:
             for token in getattr(self, name):
-                _check_int(name, token, low=0)
+                _check_int(name, token, low=0, high=_MAX_TOKEN_ID)
         for index, word in enumerate(self.bad_words):
             if isinstance(word, (str, bytes)) or not isinstance(word, Sequence) or not word:
                 raise InvalidArgumentError(
                     f"bad_words[{index}] is {word!r}; allowed: a list of token ids that is not empty"
                 )
             for token in word:
-                _check_int(f"bad_words[{index}]", token, low=0)
+                _check_int(f"bad_words[{index}]", token, low=0, high=_MAX_TOKEN_ID)
         _check_mapping("logit_bias", self.logit_bias)
         for token, bias in self.logit_bias.items():
-            _check_int("logit_bias key", token, low=0)
-            if not _is_real(bias) or math.isnan(bias) or bias == math.inf:
-                raise InvalidArgumentError(f"logit_bias[{token}] is {bias!r}; allowed: a finite number or -inf")
+            _check_int("logit_bias key", token, low=0, high=_MAX_TOKEN_ID)
+            if isinstance(bias, (float, np.floating)) and bias == -math.inf:
+                continue
+            _check_real(f"logit_bias[{token}]", bias, allowed="a finite float32 number, or -inf")
         _check_mapping("forced_tokens", self.forced_tokens)
         for position, token in self.forced_tokens.items():
             _check_int("forced_tokens key", position, low=0)
-            _check_int(f"forced_tokens[{position}]", token, low=0)
+            _check_int(f"forced_tokens[{position}]", token, low=0, high=_MAX_TOKEN_ID)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,30 +322,49 @@ class Chunk:
     """Set on the last chunk of the request; see :class:`Result`."""
 
 
-def _is_real(value: object) -> bool:
-    return isinstance(value, (int, float, np.floating, np.integer)) and not isinstance(value, bool)
+def _check_bool(name: str, value: object) -> None:
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidArgumentError(f"{name} is {value!r} ({type(value).__name__}); allowed: True or False")
 
 
-def _check_int(name: str, value: object, *, low: int, high: int | None = None) -> None:
-    if value is None:
+def _check_int(name: str, value: object, *, low: int, high: int = _MAX_INT, optional: bool = False) -> None:
+    if value is None and optional:
         return
-    allowed = f"a whole number >= {low}" if high is None else f"a whole number in {low}..{high}"
+    allowed = f"a whole number >= {low}" if high == _MAX_INT else f"a whole number in {low}..{high}"
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise InvalidArgumentError(f"{name} is {value!r} ({type(value).__name__}); allowed: {allowed}")
-    if value < low or (high is not None and value > high):
-        raise InvalidArgumentError(f"{name} is {value}; allowed: {allowed}")
+    if not low <= value <= high:
+        below = " and < 2**63" if high == _MAX_INT and value > high else ""
+        raise InvalidArgumentError(f"{name} is {value}; allowed: {allowed}{below}")
 
 
-def _check_real(name: str, value: object, *, low: float, high: float = math.inf, low_open: bool = False) -> None:
-    if value is None:
+def _check_real(
+    name: str,
+    value: object,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    low_open: bool = False,
+    optional: bool = False,
+    allowed: str | None = None,
+) -> None:
+    """The core computes in float32, so the value must be in range there as well."""
+    if value is None and optional:
         return
-    left = f"{'>' if low_open else '>='} {low:g}"
-    allowed = f"a finite number {left}" + ("" if high == math.inf else f" and <= {high:g}")
+    left = f" {'>' if low_open else '>='} {low:g}"
+    allowed = allowed or f"a finite number{left}" + ("" if high == math.inf else f" and <= {high:g}")
     if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
         raise InvalidArgumentError(f"{name} is {value!r} ({type(value).__name__}); allowed: {allowed}")
-    number = float(value)
-    if not math.isfinite(number) or number < low or number > high or (low_open and number == low):
+    try:
+        number = float(value)
+    except OverflowError:  # an int without bound
+        number = math.inf
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = float(np.float32(number))
+    if not math.isfinite(number) or not low <= number <= high or (low_open and number <= low):
         raise InvalidArgumentError(f"{name} is {value}; allowed: {allowed}")
+    if not math.isfinite(rounded) or (low_open and rounded <= low):
+        raise InvalidArgumentError(f"{name} is {value}, which is {rounded:g} in float32; allowed: {allowed}")
 
 
 def _check_mapping(name: str, value: object) -> None:

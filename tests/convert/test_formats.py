@@ -314,6 +314,31 @@ def test_float_source_rounded_anew_is_near_and_reported(bits: int, block_size: i
     assert difference <= 2 * report.max_relative_error * np.sqrt(7 * TINY["llama"].layers)
 
 
+@pytest.mark.parametrize(
+    ("hidden", "block_size", "target"),
+    [
+        (64, 32, "int4 block 32 + zero points"),
+        (96, 32, "int8 block 32"),  # odd: zero points of such rows are misread by older versions of onnxruntime
+        (96, 64, "int8 block 32"),
+        (64, 128, "int8 block 64"),
+        (72, 64, "float32"),
+    ],
+)
+def test_embedding_has_whole_blocks(hidden: int, block_size: int, target: str, tmp_path: Path) -> None:
+    tiny = Tiny(arch="llama", hidden=hidden)
+    source = write_gguf(tmp_path / "model.gguf", tiny)
+    ids = golden_ids("llama")
+
+    report = import_gguf(source, tmp_path / "out", bits=4, block_size=block_size, accuracy_level=1)
+
+    assert report.tensors[0].name == "token_embd.weight"
+    assert report.tensors[0].target == target
+    expected = Reference(source).logits(ids)
+    logits = Decoder(tmp_path / "out").logits(ids, [len(ids)])
+    difference = np.sqrt(np.mean(np.square(logits - expected)) / np.mean(np.square(expected)))
+    assert difference <= 2 * report.max_relative_error * np.sqrt(7 * tiny.layers)
+
+
 def test_layer_with_mixed_types_keeps_its_products_apart(tmp_path: Path) -> None:
     def types(name: str) -> Ggml:
         return Ggml.Q8_0 if "attn_v" in name or "ffn_up" in name else Ggml.Q4_0

@@ -28,6 +28,12 @@ Error closed_error() {
   return {ErrorCode::kAborted, "the engine is closed; open the model again to generate"};
 }
 
+Error own_thread_error(const std::string& call) {
+  return {ErrorCode::kInvalidArgument,
+          call + " was called from a logits processor or sampler of the same model, which would wait for itself for "
+                 "ever; call it outside of the processor, or use a second model"};
+}
+
 }  // namespace
 
 struct Engine::Impl {
@@ -40,13 +46,28 @@ struct Engine::Impl {
   Impl(std::unique_ptr<runner::ModelRunner> runner, std::shared_ptr<const TokenTable> tokens, EngineOptions options)
       : max_queue(options.max_queue),
         owner_pid(getpid()),
-        core(std::make_unique<EngineCore>(std::move(runner), std::move(tokens), std::move(options),
+        core(std::make_shared<EngineCore>(std::move(runner), std::move(tokens), std::move(options),
                                           [this](RequestId id, Event event) { on_event(id, std::move(event)); })),
         info(core->runner_info()),
         context_limit(core->context_limit()),
         context_source(core->context_source()),
         last_metrics(core->metrics()) {
-    thread = std::thread([this] { loop(); });
+    thread = std::thread([this] {
+      loop();
+      const std::unique_ptr<Impl> last_owner = std::move(self);
+    });
+    thread_id = thread.get_id();
+  }
+
+  /// A user's processor runs on the engine thread, and may call the engine or drop the last reference to it.
+  bool on_own_thread() const { return std::this_thread::get_id() == thread_id; }
+
+  void stop() {
+    {
+      const std::lock_guard lock(mutex);
+      stopping = true;
+    }
+    wake.notify_all();
   }
 
   void on_event(RequestId id, Event event) {
@@ -73,7 +94,9 @@ struct Engine::Impl {
   const std::int64_t max_queue;
   const pid_t owner_pid;
   OutputQueue outputs;
-  std::unique_ptr<EngineCore> core;  // engine thread, and const validate() of callers; null after close()
+  // Used by the engine thread, and shared with callers that are in the const validate(). Null after close(); the
+  // pointer is guarded by mutex.
+  std::shared_ptr<EngineCore> core;
   const runner::RunnerInfo info;
   const std::int64_t context_limit;
   const std::string context_source;
@@ -87,8 +110,10 @@ struct Engine::Impl {
   std::uint64_t next_request = 1;               // guarded by mutex
   Metrics last_metrics;                         // guarded by mutex; written after each step
 
-  std::mutex close_mutex;  // one close() at a time
+  std::mutex close_mutex;      // one close() at a time
+  std::unique_ptr<Impl> self;  // engine thread; set when the Engine was dropped on it: the thread then frees all
   std::thread thread;
+  std::thread::id thread_id;  // set once; thread's own id changes when it is joined
 };
 
 void Engine::Impl::take_inbox(std::deque<Submission>& taken_submissions, std::deque<RequestId>& taken_aborts) {
@@ -156,15 +181,26 @@ Engine::~Engine() {
     (void)impl_.release();
     return;
   }
+  if (impl_->on_own_thread()) {
+    // A processor held the last reference. The thread cannot wait for itself, so it frees everything when it is done.
+    impl_->stop();
+    impl_->thread.detach();
+    Impl& impl = *impl_;
+    impl.self = std::move(impl_);
+    return;
+  }
   close();
 }
 
 RequestId Engine::submit(Request request) {
   impl_->check_process();
-  // close() holds close_mutex while it frees the core, so the core cannot vanish during validation.
-  const std::lock_guard no_close(impl_->close_mutex);
-  if (!impl_->core) throw closed_error();
-  impl_->core->validate(request);
+  std::shared_ptr<const EngineCore> core;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (impl_->stopping || !impl_->core) throw closed_error();
+    core = impl_->core;
+  }
+  core->validate(request);
   RequestId id;
   {
     const std::lock_guard lock(impl_->mutex);
@@ -184,6 +220,7 @@ RequestId Engine::submit(Request request) {
 
 std::vector<Event> Engine::wait(RequestId id, std::chrono::milliseconds timeout, WaitFor wait_for) {
   impl_->check_process();
+  if (impl_->on_own_thread()) throw own_thread_error("waiting for a result");
   return impl_->outputs.wait(id, timeout, wait_for);
 }
 
@@ -205,16 +242,15 @@ void Engine::drop(RequestId id) {
 
 void Engine::close() {
   impl_->check_process();
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->stopping = true;
-  }
-  impl_->wake.notify_all();
-  const std::lock_guard lock(impl_->close_mutex);
-  if (!impl_->core) return;
+  if (impl_->on_own_thread()) throw own_thread_error("close()");
+  impl_->stop();
+  const std::lock_guard one_close(impl_->close_mutex);
+  if (!impl_->thread.joinable()) return;
   impl_->core->interrupt_runner();
-  if (impl_->thread.joinable()) impl_->thread.join();
-  impl_->core.reset();
+  impl_->thread.join();
+  std::shared_ptr<EngineCore> core;  // freed without the lock
+  const std::lock_guard lock(impl_->mutex);
+  core = std::exchange(impl_->core, nullptr);
 }
 
 bool Engine::closed() const {

@@ -35,7 +35,7 @@ std::int64_t capacity_tokens(const runner::RunnerInfo& info, const EngineOptions
   if (options.kv_budget_bytes <= 0 || info.kv_bytes_per_token <= 0) {
     return std::numeric_limits<std::int64_t>::max() / 2;
   }
-  return std::max<std::int64_t>(options.kv_budget_bytes / info.kv_bytes_per_token, 2);
+  return options.kv_budget_bytes / info.kv_bytes_per_token;
 }
 
 /// A table without entries belongs to a package without a tokenizer: all ids may come.
@@ -90,7 +90,8 @@ void EngineCore::validate(const Request& request) const {
     throw Error(ErrorCode::kResourceExhausted,
                 "the prompt has " + std::to_string(size) + " tokens, but the KV memory budget of " +
                     std::to_string(options_.kv_budget_bytes) + " bytes (" + options_.kv_budget_source + ") holds " +
-                    std::to_string(capacity) + " tokens of this model. Shorten the prompt or raise it.");
+                    std::to_string(capacity) + " tokens of this model (" + std::to_string(runner_->info().kv_bytes_per_token) +
+                    " bytes each). Shorten the prompt or raise the budget.");
   }
 }
 

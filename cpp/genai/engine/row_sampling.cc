@@ -74,10 +74,11 @@ void for_each_group(std::span<RowJob*> jobs, const Key& key, const Body& body) {
 
 HookRows RowSampling::gather(std::span<RowJob* const> group) {
   HookRows rows;
-  rows.vocab_size = group.front()->logits.size();
+  rows.vocab_size = group.front()->vocab_size;
   hook_logits_.resize(group.size() * rows.vocab_size);
   for (std::size_t i = 0; i < group.size(); ++i) {
-    std::ranges::copy(group[i]->logits, hook_logits_.begin() + static_cast<std::ptrdiff_t>(i * rows.vocab_size));
+    std::ranges::copy(group[i]->logits.first(rows.vocab_size),
+                      hook_logits_.begin() + static_cast<std::ptrdiff_t>(i * rows.vocab_size));
     rows.tokens.push_back(group[i]->tokens);
   }
   rows.logits = hook_logits_;
@@ -86,8 +87,9 @@ HookRows RowSampling::gather(std::span<RowJob* const> group) {
 
 void RowSampling::scatter(std::span<RowJob* const> group, const HookRows& rows) const {
   for (std::size_t i = 0; i < group.size(); ++i) {
-    std::ranges::copy(rows.logits.subspan(i * rows.vocab_size, rows.vocab_size), group[i]->logits.begin());
-    if (std::ranges::any_of(group[i]->logits, [](float x) { return std::isnan(x) || x == INFINITY; })) {
+    const std::span<const float> row = rows.logits.subspan(i * rows.vocab_size, rows.vocab_size);
+    std::ranges::copy(row, group[i]->logits.begin());
+    if (std::ranges::any_of(row, [](float x) { return std::isnan(x) || x == INFINITY; })) {
       group[i]->error = Error(ErrorCode::kInvalidArgument,
                               "a logits processor wrote NaN or +inf into a row; allowed: finite numbers and -inf");
     }

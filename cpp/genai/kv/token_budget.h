@@ -12,7 +12,7 @@ namespace genai::kv {
 /// runs out. One thread.
 class TokenBudget {
  public:
-  /// capacity: positions that may be reserved in all, >= 1.
+  /// capacity: positions that may be reserved in all, >= 0.
   explicit TokenBudget(std::int64_t capacity) : capacity_(capacity) {}
 
   std::int64_t capacity() const { return capacity_; }

@@ -191,6 +191,11 @@ void HostAllocator::drop_kept_regions(std::size_t limit_bytes) {
   }
 }
 
+void HostAllocator::trim() {
+  const std::lock_guard lock(mutex_);
+  drop_kept_regions(0);
+}
+
 std::size_t HostAllocator::mapped_bytes() const {
   const std::lock_guard lock(mutex_);
   return mapped_bytes_;

@@ -39,6 +39,9 @@ class HostAllocator {
   /// Takes what alloc() gave, and nullptr.
   void free(void* memory);
 
+  /// Gives all free regions back to the system.
+  void trim();
+
   /// Bytes taken from the system for regions, kept ones included.
   std::size_t mapped_bytes() const;
 

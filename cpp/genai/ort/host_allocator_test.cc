@@ -112,6 +112,8 @@ TEST_CASE("HostAllocator_MuchFreed_GoesBackToTheSystem") {
   for (void* const piece : pieces) allocator.free(piece);
 
   CHECK(allocator.mapped_bytes() == HostAllocator::kMaxKeptBytes);
+  allocator.trim();
+  CHECK(allocator.mapped_bytes() == 0);
 }
 
 TEST_CASE("HostAllocator_NothingOrTooMuch_GivesNull") {

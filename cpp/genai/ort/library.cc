@@ -125,6 +125,10 @@ std::vector<std::string> Library::available_providers() const {
   return providers;
 }
 
+void Library::trim_host_allocator() const {
+  if (host_allocator_) host_allocator_->trim();
+}
+
 void Library::set_log_sink(LogSink sink) {
   log_sink.store(sink);
 }

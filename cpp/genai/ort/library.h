@@ -63,6 +63,8 @@ class Library {
   ort_abi::Allocator* cpu_allocator() const { return cpu_allocator_; }
   /// Whether sessions may use HostAllocator: false when another package registered an allocator in the environment.
   bool has_host_allocator() const { return host_allocator_ != nullptr; }
+  /// Gives memory that no session uses back to the system.
+  void trim_host_allocator() const;
 
  private:
   explicit Library(const std::string& path);

@@ -148,7 +148,9 @@ Session::Session(const Library& library, const std::string& path, const SessionO
 Session::Session(const Library& library, const Bytes& bytes, const SessionOptions& options)
     : library_(library), handle_(nullptr, Release{&library}) {
   OptionsHandle handle(library, options);
-  handle.add_config("session.model_external_initializers_file_folder_path", bytes.external_folder);
+  if (!bytes.external_folder.empty()) {
+    handle.add_config("session.model_external_initializers_file_folder_path", bytes.external_folder);
+  }
   ort_abi::Session* session = nullptr;
   const StatusText status = take_status(library.api(), library.api().call<ort_abi::CreateSessionFromArray>(
                                                            library.env(), static_cast<const void*>(bytes.model.data()),
@@ -160,6 +162,7 @@ Session::Session(const Library& library, const Bytes& bytes, const SessionOption
 
 void Session::Release::operator()(ort_abi::Session* session) const {
   library->api().call<ort_abi::ReleaseSession>(session);
+  library->trim_host_allocator();
 }
 
 void Session::read_ports() {

@@ -68,7 +68,7 @@ class Session {
   /// A serialized model in memory.
   struct Bytes {
     std::string_view model;
-    std::string external_folder;  ///< folder of the external data files
+    std::string external_folder;  ///< folder of the external data files; empty = there are none
     std::string path;             ///< file that errors name
   };
   /// Loads a model from memory, which may be freed afterwards. Throws as above.

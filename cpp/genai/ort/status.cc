@@ -152,7 +152,8 @@ Error load_error(const StatusText& status, const std::string& path) {
                        "Copy or download it again. " + backend_text(status));
   }
   if (code == ort_abi::ErrorCode::kNotImplemented || contains(message, "Could not find an implementation for") ||
-      contains(message, "Unsupported model IR version") || contains(message, "is under development and support")) {
+      contains(message, "Unrecognized attribute") || contains(message, "Unsupported model IR version") ||
+      contains(message, "is under development and support")) {
     return Error(ErrorCode::kUnsupported,
                  path + ": this ONNX Runtime cannot run the model; a newer onnxruntime may. " + backend_text(status));
   }

@@ -53,6 +53,9 @@ TEST_CASE("LoadError_TextsOfOnnxRuntime_GiveTheRightCode") {
       {{1, "Unsupported model IR version: 99, max supported IR version: 14"},
        ErrorCode::kUnsupported,
        "a newer onnxruntime may"},
+      {{10, "This is an invalid model. In Node, (...) , Error Unrecognized attribute: bits for operator Gather"},
+       ErrorCode::kUnsupported,
+       "a newer onnxruntime may"},
       {{6, "something else"}, ErrorCode::kBackend, "error 6 (RUNTIME_EXCEPTION): something else"},
   };
   for (const Case& item : cases) {

@@ -27,6 +27,12 @@ ort::Session load_session(const ort::Library& library, const ModelSpec& spec, co
   return ort::Session(library, {spec.model_bytes, spec.external_folder, spec.model_path}, options);
 }
 
+/// The bytes are needed for loading only.
+ModelSpec without_bytes(ModelSpec spec) {
+  spec.model_bytes = std::string();
+  return spec;
+}
+
 std::string joined(const std::vector<ort::Port>& ports) {
   std::string names;
   for (const ort::Port& port : ports) names += (names.empty() ? "" : ", ") + port.name;
@@ -36,13 +42,11 @@ std::string joined(const std::vector<ort::Port>& ports) {
 }  // namespace
 
 LoadedModel::LoadedModel(const ModelSpec& spec, const RunnerOptions& options)
-    : spec_(spec),
+    : spec_(without_bytes(spec)),
       intra_op_threads_(options.intra_op_threads > 0 ? options.intra_op_threads : usable_physical_cores()),
       library_(ort::Library::load(options.ort_library)),
       session_(load_session(library_, spec, session_options(options, intra_op_threads_))),
       run_options_(library_) {
-  spec_.model_bytes.clear();
-  spec_.model_bytes.shrink_to_fit();
   check_ports();
   for (const KvPair& pair : spec_.kv) layouts_.emplace_back(pair, spec_.model_path);
 

@@ -259,7 +259,12 @@ void SlotRunner::release(SequenceId id) {
 }
 
 RunnerStats SlotRunner::stats() const {
-  return {.kv_bytes = storage_.bytes(), .num_runs = model_->num_runs(), .run_seconds = model_->run_seconds()};
+  // Positions that were never written to take no memory.
+  std::int64_t positions = 0;
+  for (int slot = 0; slot < table_.num_slots(); ++slot) positions += table_.length(slot);
+  return {.kv_bytes = positions * info_.kv_bytes_per_token,
+          .num_runs = model_->num_runs(),
+          .run_seconds = model_->run_seconds()};
 }
 
 }  // namespace genai::runner

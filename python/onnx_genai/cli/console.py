@@ -30,7 +30,14 @@ T = TypeVar("T")
 
 
 def prepare_streams() -> None:
-    """Makes output UTF-8 with a replacement for what cannot be encoded, whatever the console's code page is."""
+    """Makes output UTF-8 with a replacement for what cannot be encoded, whatever the console's code page is.
+
+    A stream that was closed before the start (``>&-``) leads nowhere. Its descriptor is taken again, so that no file
+    that is opened later gets what native code prints.
+    """
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115 - open until the process ends
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="replace")

@@ -36,14 +36,18 @@ _MODEL_OPTIONS = (
         "--backend", callback=_checked_backend, default="auto", show_default=True, help="auto, ort, or native."
     ),
     click.option("--variant", help="Which of several graphs to take: q4, fp16, ..."),
-    click.option("--max-context", type=click.IntRange(min=1), metavar="TOKENS", help="Bound on prompt and answer."),
+    click.option(
+        "--max-context", type=click.IntRange(1, 2**63 - 1), metavar="TOKENS", help="Bound on prompt and answer."
+    ),
     click.option(
         "--vram-limit", callback=checked_limit, default="auto", help="Memory on the device: auto, 8GiB, 0.9, bytes."
     ),
     click.option(
         "--host-ram-limit", callback=checked_limit, default="auto", help="Memory on the host, in the same words."
     ),
-    click.option("--threads", type=click.IntRange(min=1), help="Threads that compute; default: the physical cores."),
+    click.option(
+        "--threads", type=click.IntRange(1, 1024), help="Threads that compute; default: the physical cores."
+    ),
     click.option("--offline", is_flag=True, help="Never use the network."),
 )
 _SAMPLING_OPTIONS = (

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnx_genai.convert.architectures import Layer, ModelSpec
 from onnx_genai.convert.nodes import MICROSOFT, Attributes, Nodes
 from onnx_genai.convert.rope import rope_tables
-from onnx_genai.convert.weights import Part, StoredMatrix, WeightStore
+from onnx_genai.convert.weights import EMBEDDING, Part, StoredMatrix, WeightStore
 from onnx_genai.errors import PackageError
 
 __all__ = ["OPSET", "build_model"]
@@ -285,9 +285,7 @@ class DecoderBuilder:
     def _embedding(self, ids: ir.Value) -> tuple[ir.Value, StoredMatrix | None]:
         """Hidden states ``[batch, sequence, hidden]``, and the matrix when it also is the output projection."""
         spec, name = self._spec, "/model/embed_tokens"
-        matrix = self._store.matrix(
-            "model.embed_tokens.weight", [Part(tensor="token_embd.weight")], spec.hidden, lookup=True
-        )
+        matrix = self._store.matrix("model.embed_tokens.weight", [Part(tensor=EMBEDDING)], spec.hidden, lookup=True)
         if matrix.form.quantized:
             hidden = self._gather_quantized(name, ids, matrix)
         else:

