@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -30,8 +31,9 @@ Error closed_error() {
 
 Error own_thread_error(const std::string& call) {
   return {ErrorCode::kInvalidArgument,
-          call + " was called from a logits processor or sampler of the same model, which would wait for itself for "
-                 "ever; call it outside of the processor, or use a second model"};
+          call +
+              " was called from a logits processor or sampler of the same model, which would wait for itself for "
+              "ever; call it outside of the processor, or use a second model"};
 }
 
 }  // namespace
@@ -53,10 +55,11 @@ struct Engine::Impl {
         context_source(core->context_source()),
         last_metrics(core->metrics()) {
     thread = std::thread([this] {
+      thread_id = std::this_thread::get_id();
       loop();
+      thread_id = std::thread::id();
       const std::unique_ptr<Impl> last_owner = std::move(self);
     });
-    thread_id = thread.get_id();
   }
 
   /// A user's processor runs on the engine thread, and may call the engine or drop the last reference to it.
@@ -112,8 +115,8 @@ struct Engine::Impl {
 
   std::mutex close_mutex;      // one close() at a time
   std::unique_ptr<Impl> self;  // engine thread; set when the Engine was dropped on it: the thread then frees all
+  std::atomic<std::thread::id> thread_id;  // none when the thread has ended: the system may use its id again
   std::thread thread;
-  std::thread::id thread_id;  // set once; thread's own id changes when it is joined
 };
 
 void Engine::Impl::take_inbox(std::deque<Submission>& taken_submissions, std::deque<RequestId>& taken_aborts) {

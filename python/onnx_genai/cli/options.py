@@ -45,9 +45,7 @@ _MODEL_OPTIONS = (
     click.option(
         "--host-ram-limit", callback=checked_limit, default="auto", help="Memory on the host, in the same words."
     ),
-    click.option(
-        "--threads", type=click.IntRange(1, 1024), help="Threads that compute; default: the physical cores."
-    ),
+    click.option("--threads", type=click.IntRange(1, 1024), help="Threads that compute; default: the physical cores."),
     click.option("--offline", is_flag=True, help="Never use the network."),
 )
 _SAMPLING_OPTIONS = (

@@ -196,7 +196,10 @@ class Tokenizer:
 
     def token_to_id(self, token: str) -> int | None:
         """Id of the token written ``token`` in the vocabulary; None when there is none."""
-        token_id: int | None = self._tokenizer.token_to_id(token)
+        try:
+            token_id: int | None = self._tokenizer.token_to_id(token)
+        except UnicodeEncodeError:  # a lone surrogate is in no vocabulary
+            return None
         return token_id
 
     def id_to_token(self, token_id: int) -> str | None:
