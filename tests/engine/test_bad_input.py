@@ -92,11 +92,44 @@ def test_bad_prompt_is_refused_with_its_value(llm: LLM, prompt: Any, error: type
         ("bad_words", [[]]),
         ("top_logprobs", 3),
         ("forced_tokens", {-1: 2}),
+        # what the core's own types cannot hold, and what converts by accident
+        *((name, None) for name in ("n", "min_new_tokens", "typical_p", "dry_base", "top_logprobs", "mirostat")),
+        *((name, 2**63) for name in ("max_new_tokens", "min_new_tokens", "top_k", "no_repeat_ngram_size")),
+        *((name, 2**31) for name in ("n", "top_logprobs")),
+        *((name, [2**31]) for name in ("stop_token_ids", "suppress_tokens", "dry_sequence_breakers")),
+        *((name, [None]) for name in ("stop_token_ids", "begin_suppress_tokens")),
+        *((name, "yes") for name in ("logprobs", "include_stop", "ignore_eos", "skip_special_tokens")),
+        *((name, 1) for name in ("logprobs", "ignore_eos")),
+        ("temperature", 10**400),
+        ("temperature", 1e300),
+        ("repetition_penalty", 1e-46),
+        ("logit_bias", {2**31: 1.0}),
+        ("logit_bias", {1: 1e300}),
+        ("bad_words", [[2**31]]),
+        ("forced_tokens", {0: 2**31}),
+        ("forced_tokens", {2**63: 1}),
+        ("stop", "\ud800"),
     ],
 )
 def test_bad_sampling_parameter_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(errors.InvalidArgumentError, match=field):
         SamplingParams(**{field: value})
+
+
+def test_minimum_above_the_maximum_is_refused() -> None:
+    with pytest.raises(errors.InvalidArgumentError, match=r"min_new_tokens is 5; .* which is 3"):
+        SamplingParams(min_new_tokens=5, max_new_tokens=3)
+
+
+def test_numpy_numbers_are_numbers(llm: LLM) -> None:
+    params = SamplingParams(
+        max_new_tokens=int(np.int64(3)),
+        temperature=np.float32(0),  # type: ignore[arg-type]
+        logit_bias={np.int64(5): np.float32(-np.inf)},  # type: ignore[dict-item]
+        ignore_eos=np.True_,  # type: ignore[arg-type]
+    )
+
+    assert list(llm.generate([1, 2], params).token_ids) == checksum_generate([1, 2], 3)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +184,8 @@ def test_wrong_params_type_and_count_are_refused(llm: LLM) -> None:
         llm.generate([1], {"max_new_tokens": 3})  # type: ignore[call-overload]
     with pytest.raises(errors.InvalidArgumentError, match="2 entries for 1"):
         llm.generate([[1]], [GREEDY, GREEDY])
+    with pytest.raises(errors.InvalidArgumentError, match="params is int"):
+        llm.generate([[1]], 5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -159,22 +194,55 @@ def test_wrong_params_type_and_count_are_refused(llm: LLM) -> None:
         ("backend", "gpu", errors.InvalidArgumentError),
         ("backend", "native", errors.UnsupportedError),
         ("threads", 0, errors.InvalidArgumentError),
+        ("threads", 100_000, errors.InvalidArgumentError),
+        ("max_context", 2**63, errors.InvalidArgumentError),
+        ("max_num_seqs", 2**31, errors.InvalidArgumentError),
+        ("host_ram_limit", 0, errors.InvalidArgumentError),
+        ("host_ram_limit", "0.0", errors.InvalidArgumentError),
+        ("host_ram_limit", None, errors.InvalidArgumentError),
+        ("vram_limit", "8TB", errors.InvalidArgumentError),
+        ("variant", 4, errors.InvalidArgumentError),
+        ("ep_options", {"device_id": "0"}, errors.InvalidArgumentError),
+        ("ep_options", {"device_id": 0}, errors.InvalidArgumentError),
+        ("ep_options", 5, errors.InvalidArgumentError),
         ("max_context", -5, errors.InvalidArgumentError),
         ("host_ram_limit", "8TB", errors.InvalidArgumentError),
         ("max_num_seqs", 0, errors.InvalidArgumentError),
         ("ep", "nosuch", errors.UnsupportedError),
+        ("ep", "", errors.InvalidArgumentError),
     ],
 )
 def test_bad_option_is_refused(
     option: str, value: Any, error: type[Exception], checksum_package: Callable[..., Path]
 ) -> None:
-    with pytest.raises(error, match=str(value) if option == "ep" else option):
+    with pytest.raises(error, match=value or option if option == "ep" else option):
         LLM(checksum_package("gqa"), **{option: value})
 
 
 def test_missing_model_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(errors.NotFoundError, match="pull"):
         LLM(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("model", [None, 5, b"/tmp", ""])
+def test_what_can_be_no_model_is_refused(model: Any) -> None:
+    with pytest.raises(errors.InvalidArgumentError, match="model is"):
+        LLM(model)
+
+
+def test_model_name_that_no_file_system_takes_is_not_found() -> None:
+    with pytest.raises(errors.NotFoundError, match="name too long"):
+        LLM("x" * 5000)
+
+
+@pytest.mark.parametrize("given", [5, {5: 5}, {"messages": []}, {"add_generation_prompt": True}])
+def test_template_kwargs_that_cannot_be_passed_on_are_refused(
+    given: Any, scripted_package: Callable[..., Path]
+) -> None:
+    model = LLM(scripted_package("Hi."), threads=1)
+
+    with model, pytest.raises(errors.InvalidArgumentError, match="template_kwargs"):
+        model.render([{"role": "user", "content": "Hi"}], template_kwargs=given)
 
 
 def test_use_after_close_is_refused_and_closing_twice_is_fine(checksum_package: Callable[..., Path]) -> None:

@@ -135,3 +135,23 @@ def test_resident_memory_is_flat_over_generations_and_loads(checksum_package: Ca
     for _ in range(30):
         LLM(folder, threads=1).close()
     assert _core.resident_set_bytes() - before < 8 * MIB
+
+
+def test_close_by_a_thread_that_came_after_the_first_close_does_nothing(checksum_package: Callable[..., Path]) -> None:
+    # The system gives the ids of threads that have ended to new ones; such a thread is not the engine's own.
+    model = LLM(checksum_package("gqa"), threads=1)
+    model.close()
+    failures: list[Exception] = []
+
+    def close() -> None:
+        try:
+            model.close()
+        except errors.GenAIError as error:
+            failures.append(error)
+
+    for _ in range(50):
+        thread = threading.Thread(target=close)
+        thread.start()
+        thread.join()
+
+    assert failures == []

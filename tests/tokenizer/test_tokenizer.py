@@ -96,6 +96,7 @@ def test_ids_of_special_tokens_come_from_the_config(tokenizer: Tokenizer) -> Non
     assert tokenizer.vocab_size == 270
     assert tokenizer.token_to_id("<s>") == 261
     assert tokenizer.token_to_id("no such token") is None
+    assert tokenizer.token_to_id("\ud800") is None
     assert tokenizer.id_to_token(-1) is None
     assert tokenizer.id_to_token(10**9) is None
     assert tokenizer.special_tokens == {"<s>": 261, "</s>": 262, "<|im_end|>": 263}

@@ -23,8 +23,9 @@ namespace genai::engine {
 ///     for (;;) for (Event& event : engine->wait(id, 100ms)) { ...; if (event.last) return; }
 ///
 /// One thread of its own runs all steps. After a fork the child process gets kAborted from every call: threads do not
-/// survive a fork, and neither does ONNX Runtime. A hook runs on the engine's own thread: there wait() and close() throw
-/// kInvalidArgument, and the last reference may be dropped, upon which the thread frees everything when it is done.
+/// survive a fork, and neither does ONNX Runtime. A hook runs on the engine's own thread: there wait() and close()
+/// throw kInvalidArgument, and the last reference may be dropped, upon which the thread frees everything when it is
+/// done.
 class Engine {
  public:
   /// Loads the model. Throws kBadPackage, kUnsupported, kBackend, kNotFound as ort and runner say.

@@ -90,7 +90,8 @@ void EngineCore::validate(const Request& request) const {
     throw Error(ErrorCode::kResourceExhausted,
                 "the prompt has " + std::to_string(size) + " tokens, but the KV memory budget of " +
                     std::to_string(options_.kv_budget_bytes) + " bytes (" + options_.kv_budget_source + ") holds " +
-                    std::to_string(capacity) + " tokens of this model (" + std::to_string(runner_->info().kv_bytes_per_token) +
+                    std::to_string(capacity) + " tokens of this model (" +
+                    std::to_string(runner_->info().kv_bytes_per_token) +
                     " bytes each). Shorten the prompt or raise the budget.");
   }
 }
