@@ -113,16 +113,16 @@ def test_generate_given_an_argument_that_is_no_utf8_fails_cleanly(model: Path) -
 
     _, err = process.communicate(timeout=60)
 
-    assert process.returncode in (0, 1)
+    assert process.returncode == 2
     assert b"Traceback" not in err
 
 
-@pytest.mark.parametrize(("closed", "code"), [("<&-", 0), (">&-", 0), ("2>&-", 0), ("<&- >&- 2>&-", 0)])
-def test_generate_given_closed_streams_does_its_work(model: Path, closed: str, code: int) -> None:
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_generate_given_closed_streams_does_its_work(model: Path, closed: str) -> None:
     program = f'"{sys.executable}" -m tests.cli.slow_program 0 0 3 generate "{model}" -p Hi {closed}'
 
     done = subprocess.run(["sh", "-c", program], capture_output=True, cwd=ROOT, timeout=60, check=False)
 
-    assert done.returncode == code
+    assert done.returncode == 0
     assert done.stderr in (b"", b"loading\n")
-    assert (PIECE.encode() in done.stdout) == (">&-" not in closed.replace("2>&-", ""))
+    assert (PIECE.encode() in done.stdout) == (closed in ("<&-", "2>&-"))

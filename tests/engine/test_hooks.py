@@ -114,12 +114,20 @@ def test_processor_sees_the_history_and_decides(llm: LLM) -> None:
 
 def test_one_processor_of_several_requests_is_called_once_a_step(llm: LLM) -> None:
     only = Only(42)
+    in_hook, all_submitted = threading.Event(), threading.Event()
 
-    results = llm.generate([[1], [2], [3]], params(only))
+    def wait() -> None:
+        in_hook.set()
+        all_submitted.wait(10)
 
-    assert [result.token_ids for result in results] == [(42,) * 4] * 3
-    assert len(only.calls) < 12
-    assert sum(map(len, only.calls)) == 12
+    first = llm.stream([9], params(Calls(wait)))  # holds the engine until all others are there
+    in_hook.wait(10)
+    streams = [llm.stream([token], params(only)) for token in (1, 2, 3)]
+    all_submitted.set()
+
+    assert [[token for chunk in stream for token in chunk.token_ids] for stream in streams] == [[42] * 4] * 3
+    assert [len(rows) for rows in only.calls] == [3] * 4
+    assert sum(len(chunk.token_ids) for chunk in first) == 4
 
 
 def test_sampler_replaces_the_choice_after_the_filters(llm: LLM) -> None:

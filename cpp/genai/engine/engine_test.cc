@@ -6,7 +6,10 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <functional>
+#include <latch>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace genai::engine {
@@ -61,6 +64,85 @@ TEST_CASE("ManyThreads_SubmitAndWait_EachGetsItsOwnAnswer") {
   }
   CHECK(wrong == 0);
   CHECK(engine->metrics().num_finished_requests >= 0);
+}
+
+/// A hook that calls a function at its first step and leaves the logits as they are.
+class CallingHook final : public LogitsHook {
+ public:
+  explicit CallingHook(std::function<void()> function) : function_(std::move(function)) {}
+  void process(HookRows&) override {
+    if (const auto function = std::exchange(function_, nullptr)) function();
+  }
+
+ private:
+  std::function<void()> function_;
+};
+
+Request hooked(std::shared_ptr<LogitsHook> hook, std::int64_t max_new_tokens) {
+  Request request = greedy({1, 2}, max_new_tokens);
+  request.logits_hooks.push_back(std::move(hook));
+  return request;
+}
+
+TEST_CASE("Hook_ThatWaitsForItsOwnEngine_EndsItsRequestWithAnError") {
+  const auto engine = open();
+  const auto waits = std::make_shared<CallingHook>([&] {
+    const RequestId inner = engine->submit(greedy({1}, 1));
+    (void)engine->wait(inner, milliseconds(1000));
+  });
+  const auto closes = std::make_shared<CallingHook>([&] { engine->close(); });
+
+  CHECK(take_all(*engine, engine->submit(hooked(waits, 4))).finish == FinishReason::kError);
+  CHECK(take_all(*engine, engine->submit(hooked(closes, 4))).finish == FinishReason::kError);
+  CHECK(take_all(*engine, engine->submit(greedy({1, 2}, 4))).tokens == fake_continuation({1, 2}, 4));
+}
+
+TEST_CASE("Submit_FromAHookWhileTheEngineCloses_IsRefusedAndDoesNotBlock") {
+  const auto engine = open();
+  std::latch in_hook(1);
+  std::atomic<bool> refused = false;
+  const auto submits = std::make_shared<CallingHook>([&] {
+    in_hook.count_down();
+    while (!engine->closed()) std::this_thread::yield();
+    try {
+      engine->submit(greedy({1}, 1));
+    } catch (const Error& error) {
+      refused = error.code() == ErrorCode::kAborted;
+    }
+  });
+  engine->submit(hooked(submits, 4));
+  in_hook.wait();
+
+  engine->close();
+
+  CHECK(refused);
+}
+
+/// A hook that owns the engine it runs in, and stops at its first step until `go`.
+struct OwningHook final : LogitsHook {
+  OwningHook(std::shared_ptr<std::latch> go, std::shared_ptr<std::latch> gone)
+      : go_latch(std::move(go)), gone_latch(std::move(gone)), engine(open()) {}
+  ~OwningHook() override {
+    engine.reset();
+    gone_latch->count_down();
+  }
+  void process(HookRows&) override { go_latch->wait(); }
+
+  std::shared_ptr<std::latch> go_latch;    // shared with the test
+  std::shared_ptr<std::latch> gone_latch;  // shared with the test
+  std::unique_ptr<Engine> engine;
+};
+
+TEST_CASE("Engine_WhoseLastOwnerIsAHook_IsFreedByItsThread") {
+  const auto go = std::make_shared<std::latch>(1);
+  const auto gone = std::make_shared<std::latch>(1);
+  auto hook = std::make_shared<OwningHook>(go, gone);
+  hook->engine->submit(hooked(hook, 1));
+
+  hook.reset();  // the request is now the last owner
+  go->count_down();
+
+  gone->wait();
 }
 
 TEST_CASE("Close_WhileRequestsRun_EndsEachWithAbort") {

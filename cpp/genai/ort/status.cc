@@ -146,7 +146,9 @@ Error load_error(const StatusText& status, const std::string& path) {
     return bad_package(path, "its weights file " + file + " is missing.",
                        "Keep the model's external data files beside it.");
   }
-  if (contains(message, "xternal initializer") || contains(message, "xternal data")) {
+  // Shape inference that needs a value which lies in an external file: the file itself is fine.
+  const bool needs_inline_value = contains(message, "Cannot parse data from external tensors");
+  if (!needs_inline_value && (contains(message, "xternal initializer") || contains(message, "xternal data"))) {
     if (const std::optional<std::string> pointer = lfs_pointer_beside(path)) return lfs_error(*pointer);
     return bad_package(path, "its external weights file cannot be read in full; it is truncated or of another model.",
                        "Copy or download it again. " + backend_text(status));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import io
 import os
 import sys
@@ -102,18 +103,23 @@ def interruptible(work: Callable[[], T]) -> T:
     """Runs ``work``, which may be deep in native code for long, so that Ctrl-C ends the process at once."""
     results: list[T] = []
     errors: list[BaseException] = []
+    done = threading.Lock()
+    done.acquire()
 
     def run() -> None:
         try:
             results.append(work())
         except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
             errors.append(error)
+        finally:
+            done.release()
 
-    worker = threading.Thread(target=run, name="load", daemon=True)
     try:
-        worker.start()
-        while worker.is_alive():
-            worker.join(timeout=0.1)
+        # Not threading.Thread: Ctrl-C inside its start() or join() can leave its locks in a state that raises
+        # RuntimeError instead. A bare lock is taken or not.
+        _thread.start_new_thread(run, ())
+        while not done.acquire(timeout=0.1):
+            pass
     except KeyboardInterrupt:
         report_interrupt()
         sys.stderr.flush()

@@ -19,7 +19,7 @@ from gguf import GGMLQuantizationType as Ggml
 
 from onnx_genai.convert.blocks import Blocks, Bytes, carried_format, dequantized, quantize, squared_norm
 from onnx_genai.convert.gguf_file import FloatArray
-from onnx_genai.errors import InvalidArgumentError
+from onnx_genai.errors import InternalError, InvalidArgumentError
 
 __all__ = ["Encoded", "Errors", "Format", "encode", "square_sum", "target_format"]
 
@@ -58,12 +58,16 @@ class Format:
         return source is not None and self.quantized and self.block == source.block and self.bits >= source.bits
 
     def blocks(self, columns: int) -> int:
-        """Blocks in a row of a matrix of ``columns`` columns.
+        """Blocks in a row of a matrix of ``columns`` columns, those of the block means included.
 
-        With block means it is a multiple of four, which the kernels of ONNX Runtime for many rows take at once.
+        For many rows the kernels of ONNX Runtime take four blocks at once, and each of the one to three that remain
+        costs as much as these four; two or three are therefore filled up to four.
         """
         count = -(-columns // self.block)
-        return count if not self.block_means else -(-(count + -(-count // self.block)) // 4) * 4
+        if not self.block_means:
+            return count
+        count += -(-count // self.block)
+        return count if count % 4 < 2 else count + -count % 4
 
     def width(self, columns: int) -> int:
         """Input columns of the product for a matrix of ``columns`` columns."""
@@ -182,8 +186,10 @@ def _plain(form: Format, blocks: Blocks) -> Encoded:
     if blocks.offset is None:
         codes = codes + np.uint8(middle - blocks.center) if middle != blocks.center else codes
         zero = np.full_like(blocks.scale, middle)
-    else:
+    elif form.zero_points:
         zero = _whole_zero(blocks)
+    else:
+        raise InternalError(f"{form.label} has no place for the offsets of its blocks")
     if form.zero_points:
         packed = _pack(zero.astype(np.uint8), form.bits)
     return Encoded(codes=_pack(codes, form.bits), scales=blocks.scale, zero_points=packed)

@@ -91,7 +91,7 @@ def _lookup_form(form: Format, columns: int) -> Format:
     form = replace(form, block=block)
     # onnxruntime up to 1.25 reads 4-bit zero points from the wrong place when a row has an odd number of blocks.
     if form.bits == 4 and form.zero_points and form.blocks(columns) % 2:
-        return Format(bits=8, block=block)
+        return Format(bits=8, block=block, zero_points=form.block_means)
     return form
 
 
