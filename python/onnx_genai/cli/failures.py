@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnx_genai import errors
+from onnx_genai.package.wheel import FetchError
 
 __all__ = ["Failure", "explain"]
 
@@ -49,6 +50,11 @@ _ROWS: tuple[tuple[type[BaseException], str, str], ...] = (
         errors.PackageError,
         "The model package is incomplete or broken.",
         "Repair the file named above or download the package again; `onnx-genai show MODEL` checks it.",
+    ),
+    (
+        FetchError,
+        "The model could not be fetched.",
+        "Check network, proxy and HF_ENDPOINT, or use a model that is on this machine (`onnx-genai list`).",
     ),
     (
         errors.BackendError,

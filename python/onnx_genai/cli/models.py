@@ -58,7 +58,7 @@ def _not_here(name: str) -> NotFoundError:
         return NotFoundError(f"{name} does not exist; MODEL is a model folder, a file in one, an alias or a hub id")
     if "/" in name or name in ALIASES:
         return NotFoundError(f"{name} is no folder and was not pulled yet; fetch it with: onnx-genai pull {name}")
-    known = [*ALIASES, *(model.name for model in hub.list_local())]
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    known = dict.fromkeys([*ALIASES, *(model.name for model in hub.list_local())])
+    near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known aliases: {', '.join(ALIASES)}"
     return NotFoundError(f"{name} is no folder, no alias and no hub id (owner/name); {hint}")

@@ -165,7 +165,7 @@ def _check_out(out: Path, overwrite: bool) -> None:
     if not out.is_dir():
         raise InvalidArgumentError(f"{out} is a file; give a folder to make")
     if not overwrite and any(out.iterdir()):
-        raise InvalidArgumentError(f"{out} is not empty; give a new folder, or set overwrite to replace it")
+        raise InvalidArgumentError(f"{out} is not empty; give a new folder, or overwrite=True (--overwrite)")
 
 
 @contextmanager

