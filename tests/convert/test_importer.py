@@ -156,7 +156,7 @@ def test_folder_that_is_not_empty_is_kept(source: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("x", encoding="utf-8")
 
-    with pytest.raises(InvalidArgumentError, match="out is not empty; give a new folder, or set overwrite"):
+    with pytest.raises(InvalidArgumentError, match="out is not empty; give a new folder, or overwrite=True"):
         import_gguf(source, tmp_path / "out")
 
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
