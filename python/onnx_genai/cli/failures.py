@@ -22,7 +22,7 @@ _ROWS: tuple[tuple[type[BaseException], str, str], ...] = (
     (
         errors.ContextOverflowError,
         "Prompt and answer together must fit the context window.",
-        "Shorten the prompt, ask for fewer tokens (--max-new-tokens), or raise --max-context if the model allows it.",
+        "Shorten the prompt, or use a model with a larger window; the limit and its source are named above.",
     ),
     (
         errors.InvalidArgumentError,
@@ -48,8 +48,8 @@ _ROWS: tuple[tuple[type[BaseException], str, str], ...] = (
     (errors.AbortedError, "The work was stopped before it was done.", "Run the command again."),
     (
         errors.PackageError,
-        "The model package is incomplete or broken.",
-        "Repair the file named above or download the package again; `onnx-genai show MODEL` checks it.",
+        "The model package cannot be used as it is.",
+        "Do what the text above says, or fetch the package again; `onnx-genai show MODEL` checks it.",
     ),
     (
         FetchError,

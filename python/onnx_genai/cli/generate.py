@@ -33,7 +33,9 @@ UNKNOWN_LIMIT_TOKENS = 512
 @click.option("-p", "--prompt", metavar="TEXT", help="The prompt; - reads stdin, as does leaving it out in a pipe.")
 @click.option("--system", metavar="TEXT", help="System message, before the prompt.")
 @click.option("--raw", is_flag=True, help="Do not apply the chat template.")
-@click.option("--stream", is_flag=True, help="Print the answer as it comes.")
+@click.option(
+    "--stream/--no-stream", default=None, help="Print the answer as it comes; the default on a terminal for one answer."
+)
 @click.option("--json-output", is_flag=True, help="Print a JSON object (with --stream: one a piece and line).")
 @click.option("--no-stats", is_flag=True, help="Do not print the line of numbers.")
 @sampling_options
@@ -45,7 +47,11 @@ def generate(model: str, **values: Any) -> None:
     """
     sampling = take(SamplingOptions, values)
     loading = take(ModelOptions, values)
-    output = _Output(stream=values["stream"], as_json=values["json_output"], logprobs=sampling.logprobs is not None)
+    stream = values["stream"]
+    if stream is None:
+        # Nobody should look at an empty screen while a long answer is made. The bytes on stdout are the same.
+        stream = sys.stdout.isatty() and sampling.n == 1 and not values["json_output"]
+    output = _Output(stream=stream, as_json=values["json_output"], logprobs=sampling.logprobs is not None)
     # Wrong usage is found before the model is fetched and loaded.
     sampling.params()
     if values["raw"] and values["system"] is not None:
