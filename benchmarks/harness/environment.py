@@ -15,7 +15,8 @@ PACKAGES = ("onnx-genai", "onnxruntime", "onnxruntime-genai", "transformers", "t
 def capture(command: list[str]) -> dict[str, object]:
     """Returns a JSON-ready record of the machine and the software of this run."""
     return {
-        "command": command,
+        # Names without their folders: a record is for others to read.
+        "command": [Path(part).name if "/" in part else part for part in command],
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": _git("rev-parse", "HEAD"),
         "uncommitted_changes": bool(_git("status", "--porcelain")),

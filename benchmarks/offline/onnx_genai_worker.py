@@ -28,7 +28,8 @@ def main() -> None:
         end = time.perf_counter()
         return first or end, end, [ids], _outside_run(llm, prompts[0], new_tokens)
 
-    serve(run, {"name": "onnx-genai", "version": __version__, **llm.info()})
+    facts = {key: value for key, value in llm.info().items() if key != "ort_path"}
+    serve(run, {"name": "onnx-genai", "version": __version__, **facts})
     llm.close()
 
 

@@ -358,7 +358,7 @@ def test_folder_without_a_model_says_what_it_seems_to_be(files: dict[str, Any], 
 def test_gguf_file_is_sent_to_the_converter(tmp_path: Path) -> None:
     write(tmp_path, {"x.gguf": b"GGUF"})
 
-    with pytest.raises(PackageError, match=r"onnx-genai import x\.gguf"):
+    with pytest.raises(PackageError, match=r"onnx-genai import .*x\.gguf"):
         read(tmp_path / "x.gguf")
 
 

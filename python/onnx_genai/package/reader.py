@@ -65,7 +65,7 @@ def _locate(path: Path) -> tuple[Path, Path | None, Path | None]:
         return _package_root(root), path, None
     if path.suffix == ".gguf":
         raise PackageError(
-            f"{path}: is a GGUF file, not an ONNX package. Convert it with: onnx-genai import {path.name} OUT"
+            f"{path}: is a GGUF file, not an ONNX package. Convert it with: onnx-genai import {path} OUT"
         )
     known = path.name in inference_metadata.FILE_NAMES or path.name == genai_config.FILE_NAME
     return root, None, path if known else None
