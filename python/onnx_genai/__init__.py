@@ -7,9 +7,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from onnx_genai import errors
 from onnx_genai.errors import GenAIError
-from onnx_genai.pipelines import LLM
 from onnx_genai.types import (
     Choice,
     Chunk,
@@ -20,6 +21,9 @@ from onnx_genai.types import (
     TokenLogprob,
     Usage,
 )
+
+if TYPE_CHECKING:
+    from onnx_genai.pipelines import LLM
 
 __version__ = "0.1.0"
 
@@ -36,3 +40,13 @@ __all__ = [
     "Usage",
     "errors",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # LLM brings the compiled core and several libraries, a third of a second: commands such as --help do without, and
+    # Ctrl-C in that time is handled by the command line, not by a traceback of an import.
+    if name == "LLM":
+        from onnx_genai.pipelines import LLM
+
+        return LLM
+    raise AttributeError(f"module 'onnx_genai' has no attribute {name!r}")

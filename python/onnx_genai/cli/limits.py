@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from onnx_genai.errors import InvalidArgumentError
-from onnx_genai.pipelines import parse_memory_limit
 
 __all__ = ["checked_limit"]
 
 
 def checked_limit(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """Option callback: checks the spelling and hands the text on, as ``LLM`` takes it."""
+    from onnx_genai.pipelines import parse_memory_limit  # takes time to import
+
     try:
         parse_memory_limit(value, name="the limit")
     except InvalidArgumentError as error:
