@@ -109,12 +109,12 @@ def test_python_threads_run_on_while_eight_threads_generate(int4: LLM) -> None:
     counter.start()
     try:
         with ThreadPoolExecutor(8) as pool:
-            params = SamplingParams(max_new_tokens=24, temperature=0, ignore_eos=True)
-            list(pool.map(lambda row: int4.generate([100 + row] * (20 + row), params), range(8)))
+            params = SamplingParams(max_new_tokens=8, temperature=0, ignore_eos=True)
+            list(pool.map(lambda row: int4.generate([100 + row] * (240 + row), params), range(8)))
     finally:
         done.set()
         counter.join()
 
-    # With the GIL held during a step this is the length of the step, hundreds of milliseconds for a prompt. A busy
-    # machine may take the thread off its core for a while, which is no stall of ours: the limit leaves room for that.
-    assert worst < 0.2
+    # With the GIL held during a step this would be the length of a step, seconds for these prompts. A busy machine may
+    # take the thread off its core for a while, which is no stall of ours: the limit leaves room for that.
+    assert worst < 1.0
