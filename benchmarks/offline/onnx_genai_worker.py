@@ -53,7 +53,6 @@ def _outside_run(llm: LLM, prompt: list[int], new_tokens: int) -> dict[str, floa
     """
     before = llm.metrics()
     llm.generate(prompt, SamplingParams(max_new_tokens=new_tokens, temperature=0, ignore_eos=True))
-    time.sleep(0.05)  # the engine thread writes its counters just after the last event
     after = llm.metrics()
     steps = after["num_steps"] - before["num_steps"]
     spent = (after["step_seconds"] - before["step_seconds"]) - (after["run_seconds"] - before["run_seconds"])

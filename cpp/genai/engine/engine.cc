@@ -16,6 +16,7 @@
 #include <thread>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 namespace genai::engine {
 namespace {
@@ -73,13 +74,19 @@ struct Engine::Impl {
     wake.notify_all();
   }
 
-  void on_event(RequestId id, Event event) {
-    const bool last = event.last;
-    outputs.push(id, std::move(event));
-    if (last) {
+  /// Events leave at the end of a step, after its metrics: who has the result finds it counted.
+  void on_event(RequestId id, Event event) { step_events.emplace_back(id, std::move(event)); }
+
+  void publish_step() {
+    {
       const std::lock_guard lock(mutex);
-      open_requests.erase(id);
+      last_metrics = core->metrics();
+      for (const auto& [id, event] : step_events) {
+        if (event.last) open_requests.erase(id);
+      }
     }
+    for (auto& [id, event] : step_events) outputs.push(id, std::move(event));
+    step_events.clear();
   }
 
   void loop();
@@ -106,12 +113,13 @@ struct Engine::Impl {
 
   mutable std::mutex mutex;
   std::condition_variable wake;
-  std::deque<Submission> submissions;           // guarded by mutex
-  std::deque<RequestId> aborts;                 // guarded by mutex
-  std::unordered_set<RequestId> open_requests;  // guarded by mutex; accepted and without a last event
-  bool stopping = false;                        // guarded by mutex
-  std::uint64_t next_request = 1;               // guarded by mutex
-  Metrics last_metrics;                         // guarded by mutex; written after each step
+  std::deque<Submission> submissions;                    // guarded by mutex
+  std::deque<RequestId> aborts;                          // guarded by mutex
+  std::unordered_set<RequestId> open_requests;           // guarded by mutex; accepted and without a last event
+  bool stopping = false;                                 // guarded by mutex
+  std::uint64_t next_request = 1;                        // guarded by mutex
+  Metrics last_metrics;                                  // guarded by mutex; written after each step
+  std::vector<std::pair<RequestId, Event>> step_events;  // engine thread; of the step that runs
 
   std::mutex close_mutex;      // one close() at a time
   std::unique_ptr<Impl> self;  // engine thread; set when the Engine was dropped on it: the thread then frees all
@@ -159,8 +167,8 @@ void Engine::Impl::loop() {
         core->abort_all(Error(ErrorCode::kInternal, error.what()));
       }
     }
+    publish_step();
     const std::lock_guard lock(mutex);
-    last_metrics = core->metrics();
     if (stop && submissions.empty()) return;
   }
 }

@@ -199,6 +199,15 @@ TEST_CASE("SlowReader_GetsMergedEvents") {
   CHECK(events.front().tokens == fake_continuation({5}, 40));
 }
 
+TEST_CASE("Metrics_WhenTheLastEventIsThere_CountTheRequest") {
+  const auto engine = open();
+  for (std::int64_t i = 1; i <= 50; ++i) {
+    take_all(*engine, engine->submit(greedy({5}, 4)));
+    CHECK(engine->metrics().num_finished_requests == i);
+    CHECK(engine->metrics().num_generated_tokens == 4 * i);
+  }
+}
+
 TEST_CASE("WaitForEnd_LeavesThePiecesUntilTheLastEvent") {
   const auto engine = open();
   const RequestId id = engine->submit(greedy({5}, 40));
