@@ -17,7 +17,7 @@ constexpr const char* kUseEnvAllocators = "session.use_env_allocators";
 class OptionsHandle {
  public:
   OptionsHandle(const Library& library, const SessionOptions& options)
-      : library_(library), api_(library.api()), handle_(create(api_), Release{&api_}) {
+      : ort_library_(library), api_(library.api()), handle_(create(api_), Release{&api_}) {
     require(api_.call<ort_abi::SetSessionGraphOptimizationLevel>(handle_.get(), ort_abi::GraphOptimizationLevel::kAll),
             "ONNX Runtime refused the optimisation level");
     require(api_.call<ort_abi::DisableMemPattern>(handle_.get()), "ONNX Runtime refused to turn memory patterns off");
@@ -63,12 +63,12 @@ class OptionsHandle {
                               handle_.get(), provider.name.c_str(), keys.data(), values.data(), keys.size()));
     if (status.code == 0) return;
     std::string known;
-    for (const std::string& name : library_.available_providers()) known += (known.empty() ? "" : ", ") + name;
+    for (const std::string& name : ort_library_.available_providers()) known += (known.empty() ? "" : ", ") + name;
     throw Error(ErrorCode::kUnsupported, "the execution provider \"" + provider.name + "\" cannot be used: " +
                                              status.message + " This ONNX Runtime has: " + known + ".");
   }
 
-  const Library& library_;
+  const Library& ort_library_;
   const ort_abi::Api& api_;
   std::unique_ptr<ort_abi::SessionOptions, Release> handle_;
 };
@@ -117,25 +117,25 @@ const Port* find(const std::vector<Port>& ports, std::string_view name) {
 
 }  // namespace
 
-RunOptions::RunOptions(const Library& library) : library_(library) {
+RunOptions::RunOptions(const Library& library) : ort_library_(library) {
   throw_if_failed(library.api(), library.api().call<ort_abi::CreateRunOptions>(&handle_),
                   "ONNX Runtime could not make run options");
 }
 
 RunOptions::~RunOptions() {
-  library_.api().call<ort_abi::ReleaseRunOptions>(handle_);
+  ort_library_.api().call<ort_abi::ReleaseRunOptions>(handle_);
 }
 
 void RunOptions::terminate() {
-  take_status(library_.api(), library_.api().call<ort_abi::RunOptionsSetTerminate>(handle_));
+  take_status(ort_library_.api(), ort_library_.api().call<ort_abi::RunOptionsSetTerminate>(handle_));
 }
 
 void RunOptions::clear_terminate() {
-  take_status(library_.api(), library_.api().call<ort_abi::RunOptionsUnsetTerminate>(handle_));
+  take_status(ort_library_.api(), ort_library_.api().call<ort_abi::RunOptionsUnsetTerminate>(handle_));
 }
 
 Session::Session(const Library& library, const std::string& path, const SessionOptions& options)
-    : library_(library), handle_(nullptr, Release{&library}) {
+    : ort_library_(library), handle_(nullptr, Release{&library}) {
   const OptionsHandle handle(library, options);
   ort_abi::Session* session = nullptr;
   const StatusText status = take_status(library.api(), library.api().call<ort_abi::CreateSession>(
@@ -146,7 +146,7 @@ Session::Session(const Library& library, const std::string& path, const SessionO
 }
 
 Session::Session(const Library& library, const Bytes& bytes, const SessionOptions& options)
-    : library_(library), handle_(nullptr, Release{&library}) {
+    : ort_library_(library), handle_(nullptr, Release{&library}) {
   OptionsHandle handle(library, options);
   if (!bytes.external_folder.empty()) {
     handle.add_config("session.model_external_initializers_file_folder_path", bytes.external_folder);
@@ -168,10 +168,10 @@ void Session::Release::operator()(ort_abi::Session* session) const {
 void Session::read_ports() {
   inputs_ =
       read_ports_of<ort_abi::SessionGetInputCount, ort_abi::SessionGetInputName, ort_abi::SessionGetInputTypeInfo>(
-          library_, handle_.get());
+          ort_library_, handle_.get());
   outputs_ =
       read_ports_of<ort_abi::SessionGetOutputCount, ort_abi::SessionGetOutputName, ort_abi::SessionGetOutputTypeInfo>(
-          library_, handle_.get());
+          ort_library_, handle_.get());
 }
 
 const Port* Session::find_input(std::string_view name) const {
@@ -205,7 +205,7 @@ RunFrame::RunFrame(const Session& session, std::vector<std::string> inputs, std:
 
 void RunFrame::run(const RunOptions& options) {
   for (std::size_t i = 0; i < outputs_.size(); ++i) output_handles_[i] = outputs_[i].handle();
-  const Library& library = session_.library();
+  const Library& library = session_.ort_library();
   const StatusText status = take_status(
       library.api(), library.api().call<ort_abi::Run>(
                          session_.handle(), options.handle(), input_name_pointers_.data(), input_handles_.data(),

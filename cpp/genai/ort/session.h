@@ -52,7 +52,7 @@ class RunOptions {
   ort_abi::RunOptions* handle() const { return handle_; }
 
  private:
-  const Library& library_;
+  const Library& ort_library_;
   ort_abi::RunOptions* handle_ = nullptr;
 };
 
@@ -77,7 +77,7 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  const Library& library() const { return library_; }
+  const Library& ort_library() const { return ort_library_; }
   const std::vector<Port>& inputs() const { return inputs_; }
   const std::vector<Port>& outputs() const { return outputs_; }
   const Port* find_input(std::string_view name) const;
@@ -91,7 +91,7 @@ class Session {
   };
   void read_ports();
 
-  const Library& library_;
+  const Library& ort_library_;
   std::unique_ptr<ort_abi::Session, Release> handle_;
   std::vector<Port> inputs_;
   std::vector<Port> outputs_;

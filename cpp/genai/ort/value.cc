@@ -40,12 +40,13 @@ ort_abi::ElementType to_element_type(DType dtype) {
   return ort_abi::ElementType::kUndefined;
 }
 
-Value::Value(Value&& other) noexcept : library_(other.library_), handle_(std::exchange(other.handle_, nullptr)) {}
+Value::Value(Value&& other) noexcept
+    : ort_library_(other.ort_library_), handle_(std::exchange(other.handle_, nullptr)) {}
 
 Value& Value::operator=(Value&& other) noexcept {
   if (this != &other) {
     reset();
-    library_ = other.library_;
+    ort_library_ = other.ort_library_;
     handle_ = std::exchange(other.handle_, nullptr);
   }
   return *this;
@@ -56,7 +57,7 @@ Value::~Value() {
 }
 
 void Value::reset() noexcept {
-  if (handle_ != nullptr) library_->api().call<ort_abi::ReleaseValue>(handle_);
+  if (handle_ != nullptr) ort_library_->api().call<ort_abi::ReleaseValue>(handle_);
   handle_ = nullptr;
 }
 
@@ -85,14 +86,14 @@ Value Value::allocate(const Library& library, DType dtype, const Dims& dims) {
 }
 
 std::byte* Value::data() const {
-  const ort_abi::Api& api = library_->api();
+  const ort_abi::Api& api = ort_library_->api();
   void* data = nullptr;
   throw_if_failed(api, api.call<ort_abi::GetTensorMutableData>(handle_, &data), "the value is not a tensor");
   return static_cast<std::byte*>(data);
 }
 
 Dims Value::dims() const {
-  const ort_abi::Api& api = library_->api();
+  const ort_abi::Api& api = ort_library_->api();
   ort_abi::TensorTypeAndShapeInfo* info = nullptr;
   throw_if_failed(api, api.call<ort_abi::GetTensorTypeAndShape>(handle_, &info), "the value is not a tensor");
   std::array<std::int64_t, Dims::kMaxRank> dims{};

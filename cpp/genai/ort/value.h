@@ -24,7 +24,7 @@ class Value {
  public:
   Value() = default;
   /// Takes over `handle`.
-  Value(const Library& library, ort_abi::Value* handle) : library_(&library), handle_(handle) {}
+  Value(const Library& library, ort_abi::Value* handle) : ort_library_(&library), handle_(handle) {}
   Value(Value&& other) noexcept;
   Value& operator=(Value&& other) noexcept;
   Value(const Value&) = delete;
@@ -54,7 +54,7 @@ class Value {
  private:
   void reset() noexcept;
 
-  const Library* library_ = nullptr;
+  const Library* ort_library_ = nullptr;
   ort_abi::Value* handle_ = nullptr;
 };
 

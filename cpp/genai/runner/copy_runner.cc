@@ -25,7 +25,7 @@ CopyRunner::CopyRunner(std::unique_ptr<LoadedModel> model)
   const bool hides_padding = spec.attention_mask && spec.position_ids && !spec.seqlens_k;
   if (!model_->takes_ragged_batches() || !hides_padding) padded_ = Batching::kRefused;
   for (const KvLayout& layout : model_->layouts()) {
-    no_past_.push_back(ort::Value::allocate(model_->library(), layout.dtype(), layout.dims(1, 0)));
+    no_past_.push_back(ort::Value::allocate(model_->ort_library(), layout.dtype(), layout.dims(1, 0)));
   }
 }
 
@@ -114,7 +114,7 @@ CopyRunner::Cache CopyRunner::extract(const Sequence& sequence, std::int64_t num
   cache.positions = num_positions;
   for (std::size_t pair = 0; pair < model_->layouts().size(); ++pair) {
     const KvLayout& layout = model_->layouts()[pair];
-    ort::Value value = ort::Value::allocate(model_->library(), layout.dtype(), layout.dims(1, num_positions));
+    ort::Value value = ort::Value::allocate(model_->ort_library(), layout.dtype(), layout.dims(1, num_positions));
     const KvLayout::Place to{.data = value.data(), .batch = 1, .positions = num_positions, .row = 0, .first = 0};
     layout.copy(place(pair, sequence), to, num_positions);
     cache.values.push_back(std::move(value));
@@ -204,8 +204,8 @@ void CopyRunner::regroup(const Rows& rows) {
   }
   for (std::size_t pair = 0; pair < model_->layouts().size(); ++pair) {
     const KvLayout& layout = model_->layouts()[pair];
-    group.cache.values.push_back(
-        ort::Value::allocate(model_->library(), layout.dtype(), layout.dims(group.cache.batch, group.cache.positions)));
+    group.cache.values.push_back(ort::Value::allocate(model_->ort_library(), layout.dtype(),
+                                                      layout.dims(group.cache.batch, group.cache.positions)));
     KvLayout::Place to{.data = group.cache.values.back().data(),
                        .batch = group.cache.batch,
                        .positions = group.cache.positions,

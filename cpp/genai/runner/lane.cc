@@ -15,6 +15,6 @@ std::vector<std::string> input_names(const LoadedModel& model) {
 }  // namespace
 
 Lane::Lane(const LoadedModel& model)
-    : inputs_(model.spec(), model.library()), frame_(model.session(), input_names(model), model.output_names()) {}
+    : inputs_(model.spec(), model.ort_library()), frame_(model.session(), input_names(model), model.output_names()) {}
 
 }  // namespace genai::runner

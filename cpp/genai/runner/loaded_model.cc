@@ -44,9 +44,9 @@ std::string joined(const std::vector<ort::Port>& ports) {
 LoadedModel::LoadedModel(const ModelSpec& spec, const RunnerOptions& options)
     : spec_(without_bytes(spec)),
       intra_op_threads_(options.intra_op_threads > 0 ? options.intra_op_threads : usable_physical_cores()),
-      library_(ort::Library::load(options.ort_library)),
-      session_(load_session(library_, spec, session_options(options, intra_op_threads_))),
-      run_options_(library_) {
+      ort_library_(ort::Library::load(options.ort_library)),
+      session_(load_session(ort_library_, spec, session_options(options, intra_op_threads_))),
+      run_options_(ort_library_) {
   check_ports();
   for (const KvPair& pair : spec_.kv) layouts_.emplace_back(pair, spec_.model_path);
 

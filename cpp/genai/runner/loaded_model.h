@@ -21,7 +21,7 @@ class LoadedModel {
   LoadedModel(const ModelSpec& spec, const RunnerOptions& options);
 
   const ModelSpec& spec() const { return spec_; }
-  const ort::Library& library() const { return library_; }
+  const ort::Library& ort_library() const { return ort_library_; }
   const ort::Session& session() const { return session_; }
   /// One for each of spec().kv.
   const std::vector<KvLayout>& layouts() const { return layouts_; }
@@ -50,7 +50,7 @@ class LoadedModel {
 
   ModelSpec spec_;
   int intra_op_threads_;
-  const ort::Library& library_;
+  const ort::Library& ort_library_;
   ort::Session session_;
   ort::RunOptions run_options_;
   std::vector<KvLayout> layouts_;

@@ -162,8 +162,8 @@ void SlotRunner::bind(BoundLane& bound, int first, int count) {
   if (bound.first == first && bound.count == count && bound.generation == storage_.generation()) return;
   for (std::size_t pair = 0; pair < model_->layouts().size(); ++pair) {
     Lane& lane = bound.lane;
-    lane.frame().set_input(lane.past(pair), storage_.view(pair, first, count, model_->library()));
-    lane.frame().set_output(Lane::present(pair), storage_.view(pair, first, count, model_->library()));
+    lane.frame().set_input(lane.past(pair), storage_.view(pair, first, count, model_->ort_library()));
+    lane.frame().set_output(Lane::present(pair), storage_.view(pair, first, count, model_->ort_library()));
   }
   bound.first = first;
   bound.count = count;
@@ -210,8 +210,8 @@ void SlotRunner::bind_decode_logits(int count) {
   const Dims dims{count, 1, model_->spec().vocab_size};
   const std::size_t needed = static_cast<std::size_t>(dims.num_elements()) * sizeof(float);
   if (decode_logits_.size_bytes() < needed) decode_logits_ = tensor::Buffer(needed);
-  decode_.lane.frame().set_output(Lane::kLogits,
-                                  ort::Value::view(model_->library(), DType::kFloat32, dims, decode_logits_.data()));
+  decode_.lane.frame().set_output(
+      Lane::kLogits, ort::Value::view(model_->ort_library(), DType::kFloat32, dims, decode_logits_.data()));
   decode_logits_rows_ = count;
 }
 

@@ -39,7 +39,7 @@ std::vector<std::string> StepInputs::names(const ModelSpec& spec) {
 }
 
 StepInputs::StepInputs(const ModelSpec& spec, const ort::Library& library)
-    : library_(library), mask_(spec.attention_mask ? spec.attention_mask->dtype : DType::kInt64) {
+    : ort_library_(library), mask_(spec.attention_mask ? spec.attention_mask->dtype : DType::kInt64) {
   for (const auto& [role, port] : roles(spec)) inputs_.push_back({role, port, IntegerTensor(port.dtype)});
   for (const ConstantInput& constant : spec.constants) {
     constants_.push_back({constant, IntegerTensor(constant.port.dtype)});
@@ -123,9 +123,9 @@ void StepInputs::fill(ort::RunFrame& frame, std::span<const RunRow> rows, std::i
     if (input.role == Role::kMask) {
       mask_rows_.clear();
       for (const RunRow& row : rows) mask_rows_.push_back({row.mask_first, row.mask_end});
-      if (mask_.set(mask_rows_, mask_width)) frame.set_input(index, mask_.value(library_));
+      if (mask_.set(mask_rows_, mask_width)) frame.set_input(index, mask_.value(ort_library_));
     } else {
-      if (input.tensor.reshape(dims_of(input, rows))) frame.set_input(index, input.tensor.value(library_));
+      if (input.tensor.reshape(dims_of(input, rows))) frame.set_input(index, input.tensor.value(ort_library_));
       fill_input(input, rows);
     }
     ++index;
@@ -138,7 +138,7 @@ void StepInputs::fill(ort::RunFrame& frame, std::span<const RunRow> rows, std::i
             : Dims{static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(rows[0].tokens.size())};
     if (constant.tensor.reshape(dims)) {
       for (std::size_t i = 0; i < constant.tensor.size(); ++i) constant.tensor.set(i, input.value);
-      frame.set_input(index, constant.tensor.value(library_));
+      frame.set_input(index, constant.tensor.value(ort_library_));
     }
     ++index;
   }

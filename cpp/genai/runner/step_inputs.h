@@ -66,7 +66,7 @@ class StepInputs {
   void fill_input(Input& input, std::span<const RunRow> rows);
   Dims dims_of(const Input& input, std::span<const RunRow> rows) const;
 
-  const ort::Library& library_;
+  const ort::Library& ort_library_;
   std::vector<Input> inputs_;
   std::vector<Constant> constants_;
   AttentionMask mask_;

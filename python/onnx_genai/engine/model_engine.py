@@ -120,7 +120,7 @@ class ModelEngine:
         self._core = core
         self._table = table
         self.package = package
-        self.library = library
+        self.ort_library = library
         self.description = description
         """Roles of the graph's ports, decoder and why, rewrites, notes; as ``onnx-genai show`` prints them."""
         _open_engines.add(self)
@@ -190,8 +190,8 @@ class ModelEngine:
         """Facts about the loaded model: decoder, execution provider, threads, vocabulary, KV bytes a token."""
         return {
             **self._core.info(),
-            "ort_version": self.library.version,
-            "ort_path": str(self.library.path),
+            "ort_version": self.ort_library.version,
+            "ort_path": str(self.ort_library.path),
             "context_limit": self.context_limit,
             "context_source": self.context_source,
         }
