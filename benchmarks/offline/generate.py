@@ -10,6 +10,7 @@ same prompt ids; ratios are of neighbouring runs. Greedy, EOS ignored, all conte
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 from contextlib import ExitStack
@@ -52,7 +53,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--new", type=int, default=128, help="tokens to make")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--runs", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=len(environment.os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--vocab", type=int, default=40000, help="prompt ids are drawn from 100..VOCAB")
     parser.add_argument("--json", type=Path, help="file for the raw record")
     return parser.parse_args()

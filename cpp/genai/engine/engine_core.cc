@@ -15,14 +15,9 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-struct Limit {
-  std::int64_t tokens = 0;
-  std::string source;
-};
-
 /// The smallest known limit wins; equal ones keep the first source.
-Limit smallest_limit(const runner::RunnerInfo& info, const EngineOptions& options) {
-  Limit best;
+ContextLimit smallest_limit(const runner::RunnerInfo& info, const EngineOptions& options) {
+  ContextLimit best;
   const auto offer = [&](std::int64_t tokens, const std::string& source) {
     if (tokens > 0 && (best.tokens == 0 || tokens < best.tokens)) best = {tokens, source};
   };
@@ -57,8 +52,7 @@ EngineCore::EngineCore(std::unique_ptr<runner::ModelRunner> runner, std::shared_
       tokens_(std::move(tokens)),
       options_(std::move(options)),
       sink_(std::move(sink)),
-      context_limit_(smallest_limit(runner_->info(), options_).tokens),
-      context_source_(smallest_limit(runner_->info(), options_).source),
+      context_(smallest_limit(runner_->info(), options_)),
       vocab_size_(sampled_vocab(runner_->info(), *tokens_)),
       scheduler_(scheduler_config(runner_->info(), options_.scheduler),
                  kv::TokenBudget(capacity_tokens(runner_->info(), options_))) {}
@@ -78,11 +72,11 @@ void EngineCore::validate(const Request& request) const {
   }
   sampling::validate(request.params, vocab_size_);
   const std::int64_t size = static_cast<std::int64_t>(request.prompt.size());
-  if (context_limit_ > 0 && size >= context_limit_) {
+  if (context_.tokens > 0 && size >= context_.tokens) {
     throw Error(ErrorCode::kContextOverflow, "the prompt has " + std::to_string(size) +
                                                  " tokens and leaves no room for an answer (" + std::to_string(size) +
-                                                 "/" + std::to_string(context_limit_) + "); the limit is " +
-                                                 std::to_string(context_limit_) + " tokens, from " + context_source_ +
+                                                 "/" + std::to_string(context_.tokens) + "); the limit is " +
+                                                 std::to_string(context_.tokens) + " tokens, from " + context_.source +
                                                  ". Shorten the prompt, or use a larger context window.");
   }
   const std::int64_t capacity = scheduler_.budget().capacity();
@@ -98,12 +92,12 @@ void EngineCore::validate(const Request& request) const {
 
 std::int64_t EngineCore::grant_total_tokens(const Request& request, std::optional<BudgetCap>& cap) const {
   const std::int64_t size = static_cast<std::int64_t>(request.prompt.size());
-  std::int64_t total = context_limit_ > 0 ? context_limit_ : size + kDefaultNewTokens;
+  std::int64_t total = context_.tokens > 0 ? context_.tokens : size + kDefaultNewTokens;
   if (request.params.max_new_tokens > 0) {
     const std::int64_t asked = request.params.max_new_tokens;
     const std::int64_t room = std::numeric_limits<std::int64_t>::max() - size;
     total = size + std::min(asked, room);
-    if (context_limit_ > 0) total = std::min(total, context_limit_);
+    if (context_.tokens > 0) total = std::min(total, context_.tokens);
   }
   const std::int64_t capacity = scheduler_.budget().capacity();
   if (total > capacity) {
@@ -194,25 +188,21 @@ void EngineCore::erase_finished() {
 }
 
 StepLogits EngineCore::execute_plan(const StepPlan& plan, std::unordered_map<SequenceId, Error>& errors) {
+  std::optional<Error> failure;
   try {
     return runner_->execute(plan);
   } catch (const Error& error) {
-    const bool all = error.code() == ErrorCode::kAborted || plan.sequences.size() == 1;
-    if (all) {
-      for (const ScheduledSequence& sequence : plan.sequences) errors.emplace(sequence.id, error);
-    }
+    failure = error;
   } catch (const std::bad_alloc&) {
-    if (plan.sequences.size() == 1) {
-      errors.emplace(plan.sequences.front().id, Error(ErrorCode::kResourceExhausted,
-                                                      "out of memory while running the model; "
-                                                      "use a shorter prompt or fewer requests at once"));
-    }
+    failure = Error(ErrorCode::kResourceExhausted,
+                    "out of memory while running the model; use a shorter prompt or fewer requests at once");
   } catch (const std::exception& error) {
-    if (plan.sequences.size() == 1) {
-      errors.emplace(plan.sequences.front().id, Error(ErrorCode::kInternal, error.what()));
-    }
+    failure = Error(ErrorCode::kInternal, error.what());
   }
-  return errors.empty() ? execute_one_by_one(plan, errors) : StepLogits{};
+  // An interrupt is the fault of no sequence, so there is none to look for.
+  if (plan.sequences.size() > 1 && failure->code() != ErrorCode::kAborted) return execute_one_by_one(plan, errors);
+  for (const ScheduledSequence& sequence : plan.sequences) errors.emplace(sequence.id, *failure);
+  return {};
 }
 
 /// A batch failed: one of its sequences is at fault, so each runs alone and only the faulty ones fail.

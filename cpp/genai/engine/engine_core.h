@@ -16,10 +16,17 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 namespace genai::engine {
+
+/// Tokens that a sequence may have, prompt and output; 0 = no limit known.
+struct ContextLimit {
+  std::int64_t tokens = 0;
+  std::string source;  ///< where the limit comes from, for errors
+};
 
 /// The loop body: schedule, execute, sample, update, for all requests. No threads and no clocks of its own, so it is
 /// tested with a fake runner. One thread.
@@ -34,8 +41,8 @@ class EngineCore {
              EngineOptions options, Sink sink);
 
   /// Tokens that a sequence may have (prompt and output) and where the limit comes from.
-  std::int64_t context_limit() const { return context_limit_; }
-  const std::string& context_source() const { return context_source_; }
+  std::int64_t context_limit() const { return context_.tokens; }
+  const std::string& context_source() const { return context_.source; }
 
   /// Throws what a caller of submit() should see: kInvalidArgument, kContextOverflow, kResourceExhausted. Const: safe
   /// from any thread.
@@ -91,8 +98,7 @@ class EngineCore {
   std::shared_ptr<const TokenTable> tokens_;
   EngineOptions options_;
   Sink sink_;
-  std::int64_t context_limit_;
-  std::string context_source_;
+  ContextLimit context_;
   std::int64_t vocab_size_;  ///< ids that may be sampled: logits rows may be padded beyond the tokenizer
   sched::Scheduler scheduler_;
   RowSampling row_sampling_;

@@ -38,7 +38,10 @@ def fetched_model(name: str, *, variant: str | None, offline: bool) -> Path:
         return path
     if looks_like_path(name) or ("/" not in name and name not in ALIASES):
         raise _not_here(name)
-    if not offline and (path is None or not _is_here(name, variant)):
+    if not offline:
+        here = None if path is None else _pulled_variant(name, variant)
+        if here is not None:
+            return here
         asked = name if variant is None else f"variant {variant} of {name}"
         source = _source(name, variant)
         console.note(
@@ -47,12 +50,11 @@ def fetched_model(name: str, *, variant: str | None, offline: bool) -> Path:
     return fetch(name, variant=variant, offline=offline)
 
 
-def _is_here(name: str, variant: str | None) -> bool:
+def _pulled_variant(name: str, variant: str | None) -> Path | None:
     try:
-        fetch(name, variant=variant, offline=True)
+        return fetch(name, variant=variant, offline=True)
     except NotFoundError:
-        return False
-    return True
+        return None
 
 
 def _source(name: str, variant: str | None) -> str:

@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 from onnx_genai import _core
-from onnx_genai.graph import ConstantInput, GraphContract, InputPort, KvPair
+from onnx_genai.graph import OPTIONAL_PORTS, ConstantInput, GraphContract, InputPort, KvPair
 
 __all__ = ["to_core_spec"]
-
-_OPTIONAL_PORTS = (
-    "attention_mask",
-    "position_ids",
-    "seqlens_k",
-    "total_sequence_length",
-    "past_sequence_length",
-    "cache_position",
-    "use_cache_branch",
-    "write_indices",
-    "nonpad_kv_seqlen",
-)
 
 
 def to_core_spec(contract: GraphContract) -> _core.ModelSpec:
@@ -28,7 +16,7 @@ def to_core_spec(contract: GraphContract) -> _core.ModelSpec:
     spec.external_folder = str(contract.external_folder)
     spec.cache = _core.CacheStyle[contract.cache.value]
     spec.input_ids = _port(contract.input_ids)
-    for name in _OPTIONAL_PORTS:
+    for name in OPTIONAL_PORTS:
         port: InputPort | None = getattr(contract, name)
         setattr(spec, name, None if port is None else _port(port))
     spec.constants = [_constant(constant) for constant in contract.constants]

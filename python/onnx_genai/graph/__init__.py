@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from onnx_genai.graph.contract import CacheStyle, ConstantInput, DType, GraphContract, InputPort, KvPair
+from onnx_genai.graph.contract import (
+    OPTIONAL_PORTS,
+    CacheStyle,
+    ConstantInput,
+    DType,
+    GraphContract,
+    InputPort,
+    KvPair,
+)
 from onnx_genai.graph.describe import describe
 from onnx_genai.graph.io import resolve
 
 __all__ = [
+    "OPTIONAL_PORTS",
     "CacheStyle",
     "ConstantInput",
     "DType",

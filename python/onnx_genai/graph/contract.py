@@ -7,7 +7,20 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["CacheStyle", "ConstantInput", "DType", "GraphContract", "InputPort", "KvPair"]
+__all__ = ["OPTIONAL_PORTS", "CacheStyle", "ConstantInput", "DType", "GraphContract", "InputPort", "KvPair"]
+
+OPTIONAL_PORTS = (
+    "attention_mask",
+    "position_ids",
+    "seqlens_k",
+    "total_sequence_length",
+    "past_sequence_length",
+    "cache_position",
+    "use_cache_branch",
+    "write_indices",
+    "nonpad_kv_seqlen",
+)
+"""Fields of :class:`GraphContract` that hold an input port, or None where the graph has no such input."""
 
 
 class DType(str, Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnx_genai.graph.contract import CacheStyle, GraphContract, InputPort
+from onnx_genai.graph.contract import OPTIONAL_PORTS, CacheStyle, GraphContract, InputPort
 
 __all__ = ["describe"]
 
@@ -14,18 +14,6 @@ _DECODERS = {
     CacheStyle.COPY: "copy (present is a new tensor each step)",
     CacheStyle.NONE: "none (the whole text runs again each step)",
 }
-_PORTS = (
-    "input_ids",
-    "attention_mask",
-    "position_ids",
-    "seqlens_k",
-    "total_sequence_length",
-    "past_sequence_length",
-    "cache_position",
-    "use_cache_branch",
-    "write_indices",
-    "nonpad_kv_seqlen",
-)
 
 
 def describe(contract: GraphContract) -> dict[str, Any]:
@@ -35,7 +23,7 @@ def describe(contract: GraphContract) -> dict[str, Any]:
     external_files, notes.
     """
     ports: dict[str, str] = {}
-    for role in _PORTS:
+    for role in ("input_ids", *OPTIONAL_PORTS):
         port = getattr(contract, role)
         if isinstance(port, InputPort):
             ports[role] = f"{port.name} ({port.dtype.value}, rank {port.rank})"
