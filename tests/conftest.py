@@ -94,3 +94,14 @@ def smollm2() -> Path:
         if os.environ.get("ONNX_GENAI_REQUIRE_MODEL"):
             raise
         pytest.skip(f"the model smollm2 cannot be had here: {error}")
+
+
+@pytest.fixture(scope="session")
+def smollm2_fp32(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model imported to float32, where its tokens are those of transformers."""
+    from onnx_genai.convert import import_gguf
+    from onnx_genai.package import hub
+
+    folder = tmp_path_factory.mktemp("smollm2") / "fp32"
+    import_gguf(hub.pull_gguf("smollm2"), folder, dtype="fp32")
+    return folder

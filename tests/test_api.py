@@ -10,6 +10,8 @@ from onnx_genai import errors
 
 def test_public_names_are_these() -> None:
     assert sorted(onnx_genai.__all__) == [
+        "AsyncLLM",
+        "AsyncSession",
         "Choice",
         "Chunk",
         "GenAIError",
@@ -18,6 +20,7 @@ def test_public_names_are_these() -> None:
         "Result",
         "Sampler",
         "SamplingParams",
+        "Session",
         "TokenLogprob",
         "Usage",
         "errors",

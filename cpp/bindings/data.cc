@@ -36,6 +36,7 @@ void bind_model_spec(py::module_& module) {
       .value("slot_static", CacheStyle::kSlotStatic)
       .value("copy", CacheStyle::kCopy)
       .value("none", CacheStyle::kNone)
+      .value("paged", CacheStyle::kPaged)
       .finalize();
   py::class_<InputPort>(module, "InputPort")
       .def(py::init([](std::string name, DType dtype, int rank) { return InputPort{std::move(name), dtype, rank}; }),
@@ -47,6 +48,20 @@ void bind_model_spec(py::module_& module) {
            }),
            py::kw_only(), py::arg("past"), py::arg("present"), py::arg("dtype"), py::arg("dims"), py::arg("batch_axis"),
            py::arg("sequence_axis"));
+  py::class_<PagedLayer>(module, "PagedLayer")
+      .def(py::init([](std::string key_cache, std::string value_cache, std::string key_scale, std::string value_scale,
+                       DType dtype, int kv_heads, int head_dim, int value_dim) {
+             return PagedLayer{.key_cache = std::move(key_cache),
+                               .value_cache = std::move(value_cache),
+                               .key_scale = std::move(key_scale),
+                               .value_scale = std::move(value_scale),
+                               .dtype = dtype,
+                               .kv_heads = kv_heads,
+                               .head_dim = head_dim,
+                               .value_dim = value_dim};
+           }),
+           py::kw_only(), py::arg("key_cache"), py::arg("value_cache"), py::arg("key_scale"), py::arg("value_scale"),
+           py::arg("dtype"), py::arg("kv_heads"), py::arg("head_dim"), py::arg("value_dim"));
   py::class_<ConstantInput>(module, "ConstantInput")
       .def(py::init([](InputPort port, bool like_ids, std::vector<std::int64_t> dims, std::int64_t value) {
              return ConstantInput{std::move(port),
@@ -74,6 +89,12 @@ void bind_model_spec(py::module_& module) {
       .def_readwrite("nonpad_kv_seqlen", &ModelSpec::nonpad_kv_seqlen)
       .def_readwrite("constants", &ModelSpec::constants)
       .def_readwrite("kv", &ModelSpec::kv)
+      .def_readwrite("cumulative_sequence_length", &ModelSpec::cumulative_sequence_length)
+      .def_readwrite("past_seqlens", &ModelSpec::past_seqlens)
+      .def_readwrite("block_table", &ModelSpec::block_table)
+      .def_readwrite("logits_indices", &ModelSpec::logits_indices)
+      .def_readwrite("paged_layers", &ModelSpec::paged_layers)
+      .def_readwrite("block_size", &ModelSpec::block_size)
       .def_readwrite("logits", &ModelSpec::logits)
       .def_readwrite("logits_dtype", &ModelSpec::logits_dtype)
       .def_readwrite("last_logits_only", &ModelSpec::last_logits_only)
@@ -84,6 +105,11 @@ void bind_model_spec(py::module_& module) {
 }
 
 void bind_sampling_params(py::module_& module) {
+  py::native_enum<EarlyStopping>(module, "EarlyStopping", "enum.Enum")
+      .value("heuristic", EarlyStopping::kHeuristic)
+      .value("first", EarlyStopping::kFirst)
+      .value("never", EarlyStopping::kNever)
+      .finalize();
   using P = SamplingParams;
   py::class_<P>(module, "SamplingParams")
       .def(py::init<>())
@@ -120,6 +146,9 @@ void bind_sampling_params(py::module_& module) {
       .def_readwrite("skip_special_tokens", &P::skip_special_tokens)
       .def_readwrite("seed", &P::seed)
       .def_readwrite("n", &P::n)
+      .def_readwrite("num_beams", &P::num_beams)
+      .def_readwrite("length_penalty", &P::length_penalty)
+      .def_readwrite("early_stopping", &P::early_stopping)
       .def_readwrite("logprobs", &P::logprobs)
       .def_readwrite("top_logprobs", &P::top_logprobs);
 }
@@ -198,10 +227,12 @@ void bind_event(py::module_& module) {
                                return py::make_tuple(event.usage.prompt_tokens, event.usage.completion_tokens,
                                                      event.usage.cached_tokens);
                              })
-      .def_property_readonly("budget_cap", [](const Event& event) -> py::object {
-        if (!event.budget_cap) return py::none();
-        return py::make_tuple(event.budget_cap->asked, event.budget_cap->granted);
-      });
+      .def_property_readonly("budget_cap",
+                             [](const Event& event) -> py::object {
+                               if (!event.budget_cap) return py::none();
+                               return py::make_tuple(event.budget_cap->asked, event.budget_cap->granted);
+                             })
+      .def_readonly("score", &Event::score);
 }
 
 }  // namespace

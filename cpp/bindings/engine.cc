@@ -3,11 +3,16 @@
 #include "data.h"
 #include "hooks.h"
 
+#include <pybind11/native_enum.h>
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,45 +56,155 @@ EngineHolder open_engine(const ModelSpec& spec, const runner::RunnerOptions& run
   return {engine::Engine::open(spec, runner_options, options, tokens).release(), EngineDeleter{}};
 }
 
+/// What a call of submit() has besides prompt and parameters.
+struct RequestOptions {
+  int priority = 0;
+  std::optional<double> timeout;
+  std::string cache_salt;
+  engine::Delivery delivery = engine::Delivery::kOwn;
+};
+
 RequestId submit(engine::Engine& engine, const py::array_t<std::int64_t>& prompt, const SamplingParams& params,
-                 const std::vector<py::object>& processors, const py::object& sampler) {
+                 std::pair<const std::vector<py::object>&, const py::object&> hooks, RequestOptions options) {
+  const auto& [processors, sampler] = hooks;
   Request request;
   request.prompt = token_ids(prompt);
   request.params = params;
+  request.priority = options.priority;
+  request.timeout_seconds = options.timeout;
+  request.cache_salt = std::move(options.cache_salt);
   for (const py::object& processor : processors) request.logits_hooks.push_back(logits_hook(processor));
   if (!sampler.is_none()) request.sampler_hook = sampler_hook(sampler);
   const py::gil_scoped_release no_gil;
-  return engine.submit(std::move(request));
+  return engine.submit(std::move(request), options.delivery);
+}
+
+std::vector<std::pair<std::uint64_t, std::vector<Event>>> wait_any(engine::Engine& engine, int timeout_ms) {
+  std::vector<std::pair<std::uint64_t, std::vector<Event>>> events;
+  for (auto& ready : engine.wait_any(std::chrono::milliseconds(timeout_ms))) {
+    events.emplace_back(ready.id.value, std::move(ready.events));
+  }
+  return events;
+}
+
+/// The tokens that the KV covers and the bytes, which the array owns.
+py::tuple export_kv(engine::Engine& engine, const py::array_t<std::int64_t>& tokens, const std::string& salt) {
+  auto kv = std::make_unique<engine::KvBytes>();
+  {
+    std::vector<TokenId> ids = token_ids(tokens);
+    const py::gil_scoped_release no_gil;
+    *kv = engine.export_kv(std::move(ids), salt);
+  }
+  const std::int64_t num_tokens = kv->num_tokens;
+  const auto size = static_cast<py::ssize_t>(kv->bytes.size());
+  const auto* data = reinterpret_cast<const std::uint8_t*>(kv->bytes.data());
+  const py::capsule owner(kv.release(), [](void* bytes) { delete static_cast<engine::KvBytes*>(bytes); });
+  return py::make_tuple(num_tokens, py::array_t<std::uint8_t>(size, data, owner));
+}
+
+std::int64_t import_kv(engine::Engine& engine, const py::array_t<std::int64_t>& tokens, const std::string& salt,
+                       const py::array_t<std::uint8_t, py::array::c_style>& data) {
+  if (data.ndim() != 1) {
+    throw Error(ErrorCode::kInvalidArgument, "KV data has " + std::to_string(data.ndim()) + " dimensions; allowed: 1");
+  }
+  const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data.data()),
+                                         static_cast<std::size_t>(data.size()));
+  std::vector<TokenId> ids = token_ids(tokens);
+  const py::gil_scoped_release no_gil;
+  return engine.import_kv(std::move(ids), salt, bytes);
 }
 
 py::dict metrics_dict(const engine::Metrics& m) {
+  py::dict dict;
+  dict["num_requests"] = m.num_requests;
+  dict["num_finished_requests"] = m.num_finished_requests;
+  dict["num_failed_requests"] = m.num_failed_requests;
+  dict["num_aborted_requests"] = m.num_aborted_requests;
+  dict["num_expired_requests"] = m.num_expired_requests;
+  dict["num_steps"] = m.num_steps;
+  dict["num_prompt_tokens"] = m.num_prompt_tokens;
+  dict["num_recomputed_tokens"] = m.num_recomputed_tokens;
+  dict["num_generated_tokens"] = m.num_generated_tokens;
+  dict["num_preemptions"] = m.num_preemptions;
+  dict["step_seconds"] = m.step_seconds;
+  dict["schedule_seconds"] = m.schedule_seconds;
+  dict["apply_seconds"] = m.apply_seconds;
+  dict["move_seconds"] = m.move_seconds;
+  dict["execute_seconds"] = m.execute_seconds;
+  dict["run_seconds"] = m.run_seconds;
+  dict["sample_seconds"] = m.sample_seconds;
+  dict["publish_seconds"] = m.publish_seconds;
+  dict["num_running"] = m.num_running;
+  dict["num_waiting"] = m.num_waiting;
+  dict["prefix_queried_tokens"] = m.prefix_queried_tokens;
+  dict["prefix_hit_tokens"] = m.prefix_hit_tokens;
+  dict["kv_bytes"] = m.kv_bytes;
+  dict["kv_capacity_tokens"] = m.kv_capacity_tokens;
+  dict["kv_hot_blocks"] = m.kv_hot_blocks;
+  dict["kv_warm_blocks"] = m.kv_warm_blocks;
+  dict["kv_cold_blocks"] = m.kv_cold_blocks;
+  dict["kv_hot_used_blocks"] = m.kv_hot_used_blocks;
+  dict["kv_hot_cached_blocks"] = m.kv_hot_cached_blocks;
+  dict["kv_warm_used_blocks"] = m.kv_warm_used_blocks;
+  dict["kv_cold_used_blocks"] = m.kv_cold_used_blocks;
+  dict["kv_evicted_blocks"] = m.kv_evicted_blocks;
+  dict["kv_swapped_out_blocks"] = m.kv_swapped_out_blocks;
+  dict["kv_swapped_in_blocks"] = m.kv_swapped_in_blocks;
+  dict["kv_copied_blocks"] = m.kv_copied_blocks;
+  dict["kv_failed_moves"] = m.kv_failed_moves;
+  dict["kv_failed_copies"] = m.kv_failed_copies;
+  return dict;
+}
+
+py::dict info_dict(const engine::Engine& engine) {
   using namespace py::literals;
-  return py::dict("num_requests"_a = m.num_requests, "num_finished_requests"_a = m.num_finished_requests,
-                  "num_failed_requests"_a = m.num_failed_requests, "num_aborted_requests"_a = m.num_aborted_requests,
-                  "num_steps"_a = m.num_steps, "num_prompt_tokens"_a = m.num_prompt_tokens,
-                  "num_generated_tokens"_a = m.num_generated_tokens, "step_seconds"_a = m.step_seconds,
-                  "run_seconds"_a = m.run_seconds, "sample_seconds"_a = m.sample_seconds,
-                  "num_running"_a = m.num_running, "num_waiting"_a = m.num_waiting, "kv_bytes"_a = m.kv_bytes,
-                  "kv_reserved_tokens"_a = m.kv_reserved_tokens, "kv_capacity_tokens"_a = m.kv_capacity_tokens);
+  const runner::RunnerInfo& info = engine.runner_info();
+  return py::dict("decoder"_a = info.decoder, "execution_provider"_a = info.execution_provider,
+                  "vocab_size"_a = info.vocab_size, "intra_op_threads"_a = info.intra_op_threads,
+                  "kv_bytes_per_token"_a = info.kv_bytes_per_token, "can_chunk_prefill"_a = info.can_chunk_prefill,
+                  "shares_blocks"_a = info.shares_blocks, "block_size"_a = info.block_size,
+                  "block_bytes"_a = engine.block_bytes(), "hot_blocks"_a = info.num_hot_blocks,
+                  "warm_blocks"_a = info.num_warm_blocks, "cold_blocks"_a = info.num_cold_blocks,
+                  "last_kv_failure"_a = engine.last_kv_failure());
 }
 
 void bind_options(py::module_& module) {
+  py::native_enum<engine::Delivery>(module, "Delivery", "enum.Enum")
+      .value("own", engine::Delivery::kOwn)
+      .value("shared", engine::Delivery::kShared)
+      .value("shared_at_end", engine::Delivery::kSharedAtEnd)
+      .finalize();
+  py::class_<runner::KvMemory>(module, "KvMemory")
+      .def(py::init(
+               [](std::int64_t hot_bytes, std::int64_t warm_bytes, std::int64_t cold_bytes, std::string cold_folder) {
+                 return runner::KvMemory{.hot_bytes = hot_bytes,
+                                         .warm_bytes = warm_bytes,
+                                         .cold_bytes = cold_bytes,
+                                         .cold_folder = std::move(cold_folder)};
+               }),
+           py::kw_only(), py::arg("hot_bytes") = 0, py::arg("warm_bytes") = 0, py::arg("cold_bytes") = 0,
+           py::arg("cold_folder") = "")
+      .def_readwrite("hot_bytes", &runner::KvMemory::hot_bytes)
+      .def_readwrite("warm_bytes", &runner::KvMemory::warm_bytes)
+      .def_readwrite("cold_bytes", &runner::KvMemory::cold_bytes)
+      .def_readwrite("cold_folder", &runner::KvMemory::cold_folder);
   py::class_<runner::RunnerOptions>(module, "RunnerOptions")
       .def(
           py::init(
               [](std::string ort_library, int intra_op_threads, bool spinning,
                  const std::vector<std::pair<std::string, std::vector<std::pair<std::string, std::string>>>>& providers,
-                 std::vector<std::pair<std::string, std::string>> session_config) {
+                 std::vector<std::pair<std::string, std::string>> session_config, runner::KvMemory kv) {
                 runner::RunnerOptions options;
                 options.ort_library = std::move(ort_library);
                 options.intra_op_threads = intra_op_threads;
                 options.spinning = spinning;
                 for (const auto& [name, values] : providers) options.providers.push_back({name, values});
                 options.session_config = std::move(session_config);
+                options.kv = std::move(kv);
                 return options;
               }),
           py::kw_only(), py::arg("ort_library"), py::arg("intra_op_threads"), py::arg("spinning"), py::arg("providers"),
-          py::arg("session_config"));
+          py::arg("session_config"), py::arg("kv") = runner::KvMemory{});
   py::class_<engine::EngineOptions>(module, "EngineOptions")
       .def(py::init<>())
       .def_property(
@@ -102,8 +217,11 @@ void bind_options(py::module_& module) {
           "max_prefill_tokens_while_decoding",
           [](const engine::EngineOptions& o) { return o.scheduler.max_prefill_tokens_while_decoding; },
           [](engine::EngineOptions& o, std::int64_t value) { o.scheduler.max_prefill_tokens_while_decoding = value; })
+      .def_property(
+          "priority_ageing_seconds", [](const engine::EngineOptions& o) { return o.scheduler.priority_ageing_seconds; },
+          [](engine::EngineOptions& o, double value) { o.scheduler.priority_ageing_seconds = value; })
       .def_readwrite("max_queue", &engine::EngineOptions::max_queue)
-      .def_readwrite("kv_budget_bytes", &engine::EngineOptions::kv_budget_bytes)
+      .def_readwrite("prefix_cache", &engine::EngineOptions::prefix_cache)
       .def_readwrite("kv_budget_source", &engine::EngineOptions::kv_budget_source)
       .def_readwrite("context_limit", &engine::EngineOptions::context_limit)
       .def_readwrite("context_source", &engine::EngineOptions::context_source)
@@ -121,9 +239,18 @@ void bind_engine(py::module_& module) {
       .def(
           "submit",
           [](engine::Engine& self, const py::array_t<std::int64_t>& prompt, const SamplingParams& params,
-             const std::vector<py::object>& processors,
-             const py::object& sampler) { return submit(self, prompt, params, processors, sampler).value; },
-          py::arg("prompt"), py::arg("params"), py::arg("logits_processors"), py::arg("sampler"))
+             const std::vector<py::object>& processors, const py::object& sampler, int priority,
+             std::optional<double> timeout, std::string cache_salt, engine::Delivery delivery) {
+            return submit(self, prompt, params, {processors, sampler},
+                          {.priority = priority,
+                           .timeout = timeout,
+                           .cache_salt = std::move(cache_salt),
+                           .delivery = delivery})
+                .value;
+          },
+          py::arg("prompt"), py::arg("params"), py::arg("logits_processors"), py::arg("sampler"),
+          py::arg("priority") = 0, py::arg("timeout") = py::none(), py::arg("cache_salt") = "",
+          py::arg("delivery") = engine::Delivery::kOwn)
       .def(
           "wait",
           [](engine::Engine& self, std::uint64_t id, int timeout_ms, bool until_end) {
@@ -137,6 +264,13 @@ void bind_engine(py::module_& module) {
       .def(
           "drop", [](engine::Engine& self, std::uint64_t id) { self.drop(RequestId{id}); }, py::arg("request_id"),
           no_gil)
+      .def("wait_any", &wait_any, py::arg("timeout_ms"), no_gil)
+      .def(
+          "preempt", [](engine::Engine& self, std::uint64_t id) { return self.preempt(RequestId{id}); },
+          py::arg("request_id"), no_gil)
+      .def("export_kv", &export_kv, py::arg("tokens"), py::arg("salt") = "")
+      .def("import_kv", &import_kv, py::arg("tokens"), py::arg("salt"), py::arg("data"))
+      .def("clear_prefix_cache", &engine::Engine::clear_prefix_cache, no_gil)
       .def("close", &engine::Engine::close, no_gil)
       .def_property_readonly("closed", &engine::Engine::closed)
       .def("metrics",
@@ -148,15 +282,7 @@ void bind_engine(py::module_& module) {
              }
              return metrics_dict(metrics);
            })
-      .def("info",
-           [](const engine::Engine& self) {
-             using namespace py::literals;
-             const runner::RunnerInfo& info = self.runner_info();
-             return py::dict("decoder"_a = info.decoder, "execution_provider"_a = info.execution_provider,
-                             "vocab_size"_a = info.vocab_size, "intra_op_threads"_a = info.intra_op_threads,
-                             "kv_bytes_per_token"_a = info.kv_bytes_per_token,
-                             "can_chunk_prefill"_a = info.can_chunk_prefill);
-           })
+      .def("info", &info_dict)
       .def_property_readonly("context_limit", &engine::Engine::context_limit)
       .def_property_readonly("context_source", &engine::Engine::context_source);
 }

@@ -95,6 +95,17 @@ static_assert(offsetof(OrtApi, ReleaseMemoryInfo) == offset<ort_abi::ReleaseMemo
 static_assert(offsetof(OrtApi, GetAllocatorWithDefaultOptions) == offset<ort_abi::GetAllocatorWithDefaultOptions>());
 static_assert(offsetof(OrtApi, RegisterAllocator) == offset<ort_abi::RegisterAllocator>());
 static_assert(offsetof(OrtApi, AllocatorFree) == offset<ort_abi::AllocatorFree>());
+static_assert(offsetof(OrtApi, CreateCustomOpDomain) == offset<ort_abi::CreateCustomOpDomain>());
+static_assert(offsetof(OrtApi, CustomOpDomain_Add) == offset<ort_abi::CustomOpDomainAdd>());
+static_assert(offsetof(OrtApi, ReleaseCustomOpDomain) == offset<ort_abi::ReleaseCustomOpDomain>());
+static_assert(offsetof(OrtApi, AddCustomOpDomain) == offset<ort_abi::AddCustomOpDomain>());
+static_assert(offsetof(OrtApi, KernelInfoGetAttribute_float) == offset<ort_abi::KernelInfoGetAttributeFloat>());
+static_assert(offsetof(OrtApi, KernelInfoGetAttribute_int64) == offset<ort_abi::KernelInfoGetAttributeInt64>());
+static_assert(offsetof(OrtApi, KernelInfo_GetNodeName) == offset<ort_abi::KernelInfoGetNodeName>());
+static_assert(offsetof(OrtApi, KernelContext_GetInputCount) == offset<ort_abi::KernelContextGetInputCount>());
+static_assert(offsetof(OrtApi, KernelContext_GetInput) == offset<ort_abi::KernelContextGetInput>());
+static_assert(offsetof(OrtApi, KernelContext_GetOutput) == offset<ort_abi::KernelContextGetOutput>());
+static_assert(offsetof(OrtApi, KernelContext_ParallelFor) == offset<ort_abi::KernelContextParallelFor>());
 
 // Numbers of parameters.
 static_assert(arity<decltype(OrtApi::CreateStatus)>() == ort_abi::CreateStatus::kArity);
@@ -158,6 +169,17 @@ static_assert(arity<decltype(OrtApi::GetAllocatorWithDefaultOptions)>() ==
               ort_abi::GetAllocatorWithDefaultOptions::kArity);
 static_assert(arity<decltype(OrtApi::RegisterAllocator)>() == ort_abi::RegisterAllocator::kArity);
 static_assert(arity<decltype(OrtApi::AllocatorFree)>() == ort_abi::AllocatorFree::kArity);
+static_assert(arity<decltype(OrtApi::CreateCustomOpDomain)>() == ort_abi::CreateCustomOpDomain::kArity);
+static_assert(arity<decltype(OrtApi::CustomOpDomain_Add)>() == ort_abi::CustomOpDomainAdd::kArity);
+static_assert(arity<decltype(OrtApi::ReleaseCustomOpDomain)>() == ort_abi::ReleaseCustomOpDomain::kArity);
+static_assert(arity<decltype(OrtApi::AddCustomOpDomain)>() == ort_abi::AddCustomOpDomain::kArity);
+static_assert(arity<decltype(OrtApi::KernelInfoGetAttribute_float)>() == ort_abi::KernelInfoGetAttributeFloat::kArity);
+static_assert(arity<decltype(OrtApi::KernelInfoGetAttribute_int64)>() == ort_abi::KernelInfoGetAttributeInt64::kArity);
+static_assert(arity<decltype(OrtApi::KernelInfo_GetNodeName)>() == ort_abi::KernelInfoGetNodeName::kArity);
+static_assert(arity<decltype(OrtApi::KernelContext_GetInputCount)>() == ort_abi::KernelContextGetInputCount::kArity);
+static_assert(arity<decltype(OrtApi::KernelContext_GetInput)>() == ort_abi::KernelContextGetInput::kArity);
+static_assert(arity<decltype(OrtApi::KernelContext_GetOutput)>() == ort_abi::KernelContextGetOutput::kArity);
+static_assert(arity<decltype(OrtApi::KernelContext_ParallelFor)>() == ort_abi::KernelContextParallelFor::kArity);
 
 // Enum values.
 static_assert(equal(ort_abi::ErrorCode::kOk, ORT_OK));
@@ -209,6 +231,23 @@ static_assert(offsetof(OrtAllocator, Alloc) == offsetof(ort_abi::AllocatorTable,
 static_assert(offsetof(OrtAllocator, Free) == offsetof(ort_abi::AllocatorTable, free));
 static_assert(offsetof(OrtAllocator, Info) == offsetof(ort_abi::AllocatorTable, info));
 static_assert(offsetof(OrtAllocator, Reserve) == offsetof(ort_abi::AllocatorTable, reserve));
+static_assert(offsetof(OrtCustomOp, version) == offsetof(ort_abi::CustomOp, version));
+static_assert(offsetof(OrtCustomOp, CreateKernel) == offsetof(ort_abi::CustomOp, create_kernel));
+static_assert(offsetof(OrtCustomOp, GetName) == offsetof(ort_abi::CustomOp, get_name));
+static_assert(offsetof(OrtCustomOp, GetInputType) == offsetof(ort_abi::CustomOp, get_input_type));
+static_assert(offsetof(OrtCustomOp, KernelCompute) == offsetof(ort_abi::CustomOp, kernel_compute));
+static_assert(offsetof(OrtCustomOp, KernelDestroy) == offsetof(ort_abi::CustomOp, kernel_destroy));
+static_assert(offsetof(OrtCustomOp, GetInputCharacteristic) == offsetof(ort_abi::CustomOp, get_input_characteristic));
+static_assert(offsetof(OrtCustomOp, GetInputMemoryType) == offsetof(ort_abi::CustomOp, get_input_memory_type));
+static_assert(offsetof(OrtCustomOp, CreateKernelV2) == offsetof(ort_abi::CustomOp, create_kernel_v2));
+static_assert(offsetof(OrtCustomOp, KernelComputeV2) == offsetof(ort_abi::CustomOp, kernel_compute_v2));
+static_assert(offsetof(OrtCustomOp, InferOutputShapeFn) == offsetof(ort_abi::CustomOp, infer_output_shape));
+static_assert(offsetof(OrtCustomOp, GetStartVersion) == offsetof(ort_abi::CustomOp, get_start_version));
+static_assert(offsetof(OrtCustomOp, GetEndVersion) == offsetof(ort_abi::CustomOp, get_end_version));
+static_assert(offsetof(OrtCustomOp, GetMayInplace) == offsetof(ort_abi::CustomOp, get_may_inplace));
+static_assert(offsetof(OrtCustomOp, ReleaseAliasMap) == offsetof(ort_abi::CustomOp, release_alias_map));
+static_assert(sizeof(OrtCustomOp) == sizeof(ort_abi::CustomOp));
+static_assert(equal(ort_abi::Characteristic::kOptional, INPUT_OUTPUT_OPTIONAL));
 static_assert(ORT_API_VERSION >= ort_abi::kFloorApi);
 
 }  // namespace

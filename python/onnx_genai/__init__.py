@@ -23,12 +23,14 @@ from onnx_genai.types import (
 )
 
 if TYPE_CHECKING:
-    from onnx_genai.pipelines import LLM
+    from onnx_genai.pipelines import LLM, AsyncLLM, AsyncSession, Session
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
+    "AsyncSession",
     "Choice",
     "Chunk",
     "GenAIError",
@@ -36,6 +38,7 @@ __all__ = [
     "Result",
     "Sampler",
     "SamplingParams",
+    "Session",
     "TokenLogprob",
     "Usage",
     "errors",
@@ -43,10 +46,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # LLM brings the compiled core and several libraries, a third of a second: commands such as --help do without, and
+    # These bring the compiled core and several libraries, a third of a second: commands such as --help do without, and
     # Ctrl-C in that time is handled by the command line, not by a traceback of an import.
-    if name == "LLM":
-        from onnx_genai.pipelines import LLM
+    if name in ("LLM", "AsyncLLM", "AsyncSession", "Session"):
+        from onnx_genai import pipelines
 
-        return LLM
+        return {
+            "LLM": pipelines.LLM,
+            "AsyncLLM": pipelines.AsyncLLM,
+            "AsyncSession": pipelines.AsyncSession,
+            "Session": pipelines.Session,
+        }[name]
     raise AttributeError(f"module 'onnx_genai' has no attribute {name!r}")

@@ -15,11 +15,17 @@ class DType(Enum):
     uint8 = ...
     bool = ...
 
+class EarlyStopping(Enum):
+    heuristic = ...
+    first = ...
+    never = ...
+
 class CacheStyle(Enum):
     slot_gqa = ...
     slot_static = ...
     copy = ...
     none = ...
+    paged = ...
 
 class InputPort:
     def __init__(self, name: str, dtype: DType, rank: int) -> None: ...
@@ -34,6 +40,20 @@ class KvPair:
         dims: Sequence[int],
         batch_axis: int,
         sequence_axis: int,
+    ) -> None: ...
+
+class PagedLayer:
+    def __init__(
+        self,
+        *,
+        key_cache: str,
+        value_cache: str,
+        key_scale: str,
+        value_scale: str,
+        dtype: DType,
+        kv_heads: int,
+        head_dim: int,
+        value_dim: int,
     ) -> None: ...
 
 class ConstantInput:
@@ -56,6 +76,12 @@ class ModelSpec:
     nonpad_kv_seqlen: InputPort | None
     constants: list[ConstantInput]
     kv: list[KvPair]
+    cumulative_sequence_length: InputPort | None
+    past_seqlens: InputPort | None
+    block_table: InputPort | None
+    logits_indices: InputPort | None
+    paged_layers: list[PagedLayer]
+    block_size: int
     logits: str
     logits_dtype: DType
     last_logits_only: bool
@@ -99,6 +125,9 @@ class SamplingParams:
     skip_special_tokens: bool
     seed: int | None
     n: int
+    num_beams: int
+    length_penalty: float
+    early_stopping: EarlyStopping
     logprobs: bool
     top_logprobs: int
     def __init__(self) -> None: ...
@@ -138,6 +167,22 @@ class Event:
     def usage(self) -> tuple[int, int, int]: ...
     @property
     def budget_cap(self) -> tuple[int, int] | None: ...
+    @property
+    def score(self) -> float | None: ...
+
+class Delivery(Enum):
+    own = ...
+    shared = ...
+    shared_at_end = ...
+
+class KvMemory:
+    hot_bytes: int
+    warm_bytes: int
+    cold_bytes: int
+    cold_folder: str
+    def __init__(
+        self, *, hot_bytes: int = 0, warm_bytes: int = 0, cold_bytes: int = 0, cold_folder: str = ""
+    ) -> None: ...
 
 class RunnerOptions:
     def __init__(
@@ -148,14 +193,16 @@ class RunnerOptions:
         spinning: bool,
         providers: Sequence[tuple[str, Sequence[tuple[str, str]]]],
         session_config: Sequence[tuple[str, str]],
+        kv: KvMemory = ...,
     ) -> None: ...
 
 class EngineOptions:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_prefill_tokens_while_decoding: int
+    priority_ageing_seconds: float
     max_queue: int
-    kv_budget_bytes: int
+    prefix_cache: bool
     kv_budget_source: str
     context_limit: int
     context_source: str
@@ -172,10 +219,19 @@ class Engine:
         params: SamplingParams,
         logits_processors: Sequence[object],
         sampler: object | None,
+        priority: int = 0,
+        timeout: float | None = None,
+        cache_salt: str = "",
+        delivery: Delivery = ...,
     ) -> int: ...
     def wait(self, request_id: int, timeout_ms: int, until_end: bool) -> list[Event]: ...
+    def wait_any(self, timeout_ms: int) -> list[tuple[int, list[Event]]]: ...
     def abort(self, request_id: int) -> None: ...
     def drop(self, request_id: int) -> None: ...
+    def preempt(self, request_id: int) -> bool: ...
+    def export_kv(self, tokens: npt.NDArray[np.int64], salt: str = "") -> tuple[int, npt.NDArray[np.uint8]]: ...
+    def import_kv(self, tokens: npt.NDArray[np.int64], salt: str, data: npt.NDArray[np.uint8]) -> int: ...
+    def clear_prefix_cache(self) -> None: ...
     def close(self) -> None: ...
     @property
     def closed(self) -> bool: ...

@@ -15,8 +15,11 @@ from onnx_genai.errors import InvalidArgumentError
 __all__ = [
     "Choice",
     "Chunk",
+    "Decoder",
     "FinishReason",
+    "KvDtype",
     "LogitsProcessor",
+    "MemorySize",
     "Result",
     "Sampler",
     "SamplingParams",
@@ -27,7 +30,17 @@ __all__ = [
 FinishReason = Literal["stop", "length", "abort", "error"]
 """Why a sequence ended: an EOS or stop id/string, a length limit, an abort, or an error of this sequence alone."""
 
+Decoder = Literal["auto", "paged", "slot", "copy"]
+"""Which decoder runs a graph; ``auto`` is the first of them that can."""
+
+KvDtype = Literal["auto", "float32", "float16", "bfloat16", "int8"]
+"""Element type of KV in the paged decoder; ``auto`` is that of the graph."""
+
+MemorySize = str | int | float
+"""``auto``, bytes, a fraction of what there is, or a size with a unit; see ``engine.limits``."""
+
 MAX_CHOICES = 128
+MAX_BEAMS = 64
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
 
@@ -136,7 +149,17 @@ class SamplingParams:
     seed: int | None = None
     """In [0, 2**64); the same request with the same seed gives the same tokens in any batch. None draws one."""
     n: int = 1
-    """Independent completions of one prompt, 1..128; the prompt is computed once."""
+    """Independent completions of one prompt, 1..128; the prompt is computed once. With ``num_beams``: how many of the
+    best beams are returned, best first, at most ``num_beams``."""
+    num_beams: int = 1
+    """Beam search with this many beams, 2..64; 1 is off. Beams are greedy: no temperature, filter or random number
+    takes part. Source: transformers ``num_beams``."""
+    length_penalty: float | None = None
+    """The score of a beam is its sum of log-probabilities divided by (generated tokens) ** length_penalty. *package*
+    [1.0]."""
+    early_stopping: bool | Literal["never"] | None = None
+    """When beam search ends: True as soon as there are ``num_beams`` finished beams, False when no running one is
+    likely to beat them, "never" when none can. *package* [False]."""
     logprobs: bool = False
     """Return the log-probability of each generated token (log-softmax of the model's own logits)."""
     top_logprobs: int = 0
@@ -158,6 +181,7 @@ class SamplingParams:
                 f"min_new_tokens is {self.min_new_tokens}; allowed: at most max_new_tokens, which is "
                 f"{self.max_new_tokens}"
             )
+        self._check_beams()
         self._check_stop()
         self._check_ids()
 
@@ -196,6 +220,30 @@ class SamplingParams:
         _check_int("seed", self.seed, low=0, high=2**64 - 1, optional=True)
         _check_int("n", self.n, low=1, high=MAX_CHOICES)
         _check_int("top_logprobs", self.top_logprobs, low=0, high=MAX_LOGPROBS)
+
+    def _check_beams(self) -> None:
+        _check_int("num_beams", self.num_beams, low=1, high=MAX_BEAMS)
+        _check_real("length_penalty", self.length_penalty, optional=True)
+        if self.early_stopping not in (None, "never") and not isinstance(self.early_stopping, (bool, np.bool_)):
+            raise InvalidArgumentError(
+                f'early_stopping is {self.early_stopping!r}; allowed: False, True, "never", or None'
+            )
+        if self.num_beams == 1:
+            return
+        if self.n > self.num_beams:
+            raise InvalidArgumentError(
+                f"n is {self.n} with num_beams={self.num_beams}; allowed: at most num_beams, whose best n are returned"
+            )
+        if self.temperature:
+            raise InvalidArgumentError(
+                f"temperature is {self.temperature} with num_beams={self.num_beams}; allowed: 0 or None, beam search "
+                "draws nothing at random"
+            )
+        if self.sampler is not None:
+            raise InvalidArgumentError(
+                f"sampler is set with num_beams={self.num_beams}; beam search chooses by itself, so leave one of them "
+                "out"
+            )
 
     def _check_stop(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS:
@@ -275,6 +323,8 @@ class Choice:
     stop_reason: str | int | None = None
     """The stop string or id that ended it; None for EOS and other reasons."""
     logprobs: tuple[TokenLogprob, ...] | None = None
+    score: float | None = None
+    """With beam search: the sum of log-probabilities divided by (generated tokens) ** length_penalty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +370,8 @@ class Chunk:
     """Set on the last chunk of the request."""
     budget_cap: tuple[int, int] | None = None
     """Set on the last chunk of the request; see :class:`Result`."""
+    score: float | None = None
+    """Set on the last chunk of a choice with beam search; see :class:`Choice`."""
 
 
 def _check_bool(name: str, value: object) -> None:

@@ -189,7 +189,8 @@ def test_sampling_options_reach_the_params(run: Run, script: Script, model: Path
 def test_model_options_reach_the_model(run: Run, script: Script, model: Path) -> None:
     run(
         "generate", model, "-p", "Hi", "--ep", "cuda", "--backend", "ort", "--variant", "q4", "--max-context", "64",
-        "--vram-limit", "8GiB", "--host-ram-limit", "0.5", "--threads", "3",
+        "--vram-limit", "8GiB", "--host-ram-limit", "0.5", "--threads", "3", "--disk-limit", "1GiB",
+        "--disk-folder", "kv", "--kv-dtype", "int8", "--no-prefix-cache", "--decoder", "paged",
     )  # fmt: skip
 
     assert script.path == model
@@ -200,6 +201,11 @@ def test_model_options_reach_the_model(run: Run, script: Script, model: Path) ->
         "max_context": 64,
         "vram_limit": "8GiB",
         "host_ram_limit": "0.5",
+        "disk_limit": "1GiB",
+        "disk_folder": Path("kv"),
+        "kv_dtype": "int8",
+        "prefix_cache": False,
+        "decoder": "paged",
         "threads": 3,
     }
 
@@ -209,6 +215,10 @@ def test_model_options_reach_the_model(run: Run, script: Script, model: Path) ->
     [
         (["--greedy", "--no-greedy"], "exclude each other"),
         (["--backend", "onnx"], "auto, ort, or native"),
+        (["--kv-dtype", "int4"], "bfloat16"),
+        (["--decoder", "fast"], "paged"),
+        (["--disk-folder", "kv"], "--disk-limit"),
+        (["--disk-limit", "1TiB"], "8GiB"),
         (["--temperature", "-1"], "temperature is -1.0; allowed: a finite number >= 0"),
         (["--temperature", "nan"], "temperature is nan"),
         (["--top-p", "0"], "top_p is 0.0"),

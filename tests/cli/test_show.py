@@ -55,9 +55,26 @@ def test_show_given_each_cache_style_names_decoder_and_kv(
 ) -> None:
     facts = json.loads(run("show", checksum_package(style), "--json").out)
 
-    assert facts["decoder"].split()[0] == ("copy" if style in {"packed", "merged"} else "slot")
+    paged = style not in {"packed", "merged"}
+    assert facts["decoder"].split()[0] == ("paged" if paged else "copy")
     assert facts["decoder_reason"]
     assert facts["kv"]["tensors"] > 0
+    assert bool(facts["coverage"]["replaced"]) == paged
+    assert bool(facts["coverage"]["problems"]) != paged
+
+
+def test_show_given_a_graph_that_is_not_paged_says_why(run: Run, checksum_package: Callable[..., Path]) -> None:
+    lines = run("show", checksum_package("concat")).out.splitlines()
+
+    assert "attention nodes as PagedAttention: 0 of 0" in lines
+    assert any(line.startswith("  not paged: past_key_values.0.key is read by Concat") for line in lines)
+
+
+def test_show_given_a_paged_graph_names_layers_and_blocks(run: Run, checksum_package: Callable[..., Path]) -> None:
+    lines = run("show", checksum_package("gqa")).out.splitlines()
+
+    assert "attention nodes as PagedAttention: 2 of 2" in lines
+    assert "kv cache: 2 layers of float32, 2 heads, keys of 8, values of 8, blocks of 16" in lines
 
 
 def test_show_given_a_folder_without_a_model_names_what_is_missing(run: Run, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -199,12 +200,22 @@ def test_chat_uses_the_template(scripted: LLM) -> None:
     assert scripted.chat(messages, SamplingParams(temperature=0)).text == TEXT
 
 
+def test_metrics_are_those_of_the_guide(checksum: LLM) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
+    table = guide.split("## Facts and metrics")[1].split("\n## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+
+    assert sorted(named) == sorted(checksum.metrics())
+
+
 def test_metrics_and_info_name_what_runs(checksum: LLM) -> None:
     before = checksum.metrics()["num_finished_requests"]
     checksum.generate([1], SamplingParams(max_new_tokens=2, temperature=0))
 
     info = checksum.info()
-    assert info["decoder"] == "slot"
+    assert info["decoder"] == "paged"
     assert info["execution_provider"] == "cpu"
     assert info["intra_op_threads"] == 1
     assert math.isfinite(checksum.metrics()["run_seconds"])

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from onnx_genai.errors import GenAIError
 from onnx_genai.graph import resolve
 from onnx_genai.package import read
+from tests.graph import tiny_attention
 from tests.graph.tiny import gqa_decoder, kv_decoder, save
 
 SETTINGS = settings(
@@ -21,6 +23,19 @@ SETTINGS = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+GRAPHS: list[Callable[[], onnx.ModelProto]] = [
+    kv_decoder,
+    gqa_decoder,
+    lambda: tiny_attention.build(
+        tiny_attention.Tiny(
+            form="attention",
+            nodes=tiny_attention.causal_mask(),
+            initializers=tiny_attention.mask_constants(),
+            inputs={3: "mask"},
+        )
+    ),
+    lambda: tiny_attention.build(tiny_attention.Tiny(form="static_4d", attributes={"is_causal": 1})),
+]
 TEXT_FILES = [
     "inference_metadata.yaml",
     "inference_metadata.json",
@@ -107,9 +122,9 @@ def test_any_bytes_as_graph(data: bytes, folder: Path) -> None:
 
 
 @SETTINGS
-@given(data=st.data(), build=st.sampled_from([kv_decoder, gqa_decoder]))
-def test_graph_with_changed_bytes(data: st.DataObject, build: Callable[[], object], folder: Path) -> None:
-    content = bytearray(build().SerializeToString())  # type: ignore[attr-defined]
+@given(data=st.data(), build=st.sampled_from(GRAPHS))
+def test_graph_with_changed_bytes(data: st.DataObject, build: Callable[[], onnx.ModelProto], folder: Path) -> None:
+    content = bytearray(build().SerializeToString())
     for _ in range(data.draw(st.integers(1, 4))):
         place = data.draw(st.integers(0, len(content) - 1))
         content[place] = data.draw(st.integers(0, 255))

@@ -417,7 +417,7 @@ def test_vocabulary_that_differs_from_the_package_is_noted_and_the_graph_wins(tm
 
 
 def test_description_holds_plain_values(tmp_path: Path) -> None:
-    contract = contract_of(gqa_decoder(), tmp_path, last_logits=True)
+    contract = resolve(read(save(gqa_decoder(), tmp_path)), decoder="slot")
 
     shown = describe(contract)
 

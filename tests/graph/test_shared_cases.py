@@ -10,7 +10,7 @@ from onnx_genai.errors import GenAIError, PackageError, UnsupportedError
 from onnx_genai.graph import CacheStyle, resolve
 from onnx_genai.package import read
 
-# folder -> (cache style, vocabulary, context limit, EOS ids)
+# folder -> (cache style of the graph as it is, vocabulary, context limit, EOS ids)
 DECODERS = {
     "packages/tiny-llm": (CacheStyle.COPY, 32, 16, (3,)),
     "packages/tiny-llm-scatter": (CacheStyle.SLOT_STATIC, 32, 16, (3,)),
@@ -27,6 +27,16 @@ DECODERS = {
     "ort-genai/models/engine/dummy-decoder": (CacheStyle.COPY, 32, 128, (1,)),
     "ort-genai/models/hf-internal-testing/tiny-qwen35-cuda": (CacheStyle.SLOT_GQA, 1000, 128, (2,)),
     "ort-genai/models/hf-internal-testing/tiny-random-gpt2-fp32": (CacheStyle.COPY, 1000, 512, (98, 50256)),
+}
+
+PAGED = {
+    "packages/tiny-llm",
+    "packages/tiny-llm-scatter",
+    "packages/tiny-llm-sharedbuffer",
+    "packages/tiny-mtp-full",
+    "packages-workflow/tiny-llm-scatter",
+    "packages-workflow/tiny-reasoning",
+    "ort-genai/models/hf-internal-testing/tiny-qwen35-cuda",
 }
 
 VISION, DIFFUSION, SPEECH = "a vision-language pipeline", "a diffusion pipeline", "a speech synthesis pipeline"
@@ -72,9 +82,10 @@ def test_single_graph_decoder_resolves(name: str, shared_cases: Path) -> None:
     style, vocab_size, limit, eos = DECODERS[name]
 
     package = read(shared_cases / name)
-    contract = resolve(package)
+    contract = resolve(package, last_logits=False)
 
     assert (contract.cache, contract.vocab_size, contract.context_limit) == (style, vocab_size, limit)
+    assert (resolve(package).cache is CacheStyle.PAGED) == (name in PAGED)
     assert package.eos_token_ids == eos
     assert package.warnings == ()
 

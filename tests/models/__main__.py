@@ -1,4 +1,4 @@
-"""``python -m tests.models FOLDER`` writes every checksum package and a scripted one into FOLDER."""
+"""``python -m tests.models FOLDER`` writes every model of the C++ tests into FOLDER."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from pathlib import Path
 
 from tests.models.checksum import CHECKSUM_STYLES
 from tests.models.packages import write_checksum_package, write_scripted_package
+from tests.models.paged import write_paged_models
+from tests.models.window import write_window_model
 
 
 def write_all(folder: Path) -> list[Path]:
-    """The folders written: ``checksum_<style>`` for every style, and ``scripted_hello``."""
+    """The folders written: ``checksum_<style>`` for every style, ``scripted_hello``, ``window``, ``paged_<style>``."""
     packages = [write_checksum_package(folder / f"checksum_{style}", style) for style in CHECKSUM_STYLES]
-    return [*packages, write_scripted_package(folder / "scripted_hello", "Hello there.")]
+    scripted = write_scripted_package(folder / "scripted_hello", "Hello there.")
+    return [*packages, scripted, write_window_model(folder / "window"), *write_paged_models(folder)]
 
 
 def main(arguments: list[str]) -> int:

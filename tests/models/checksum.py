@@ -209,6 +209,7 @@ CHECKSUM_STYLES: dict[str, ChecksumSpec] = {
     "gqa_seqlens": replace(GQA, lengths="seqlens"),
     "gqa_packed_qkv": replace(GQA, packed_qkv=True),
     "gqa_int32": replace(GQA, int_dtype="int32"),
+    "gqa_last_logits": replace(GQA, last_logits_only=True),
     "gqa_fp16": replace(GQA, kv_dtype="float16", logits_dtype="float16"),
     "static": STATIC,
     "static_no_positions": replace(STATIC, positions=False),

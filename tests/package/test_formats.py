@@ -394,7 +394,9 @@ OUT_OF_RANGE = [
     ("temperature", -1, "temperature is -1, outside"),
     ("min_p", 2, "min_p is 2, outside"),
     ("repetition_penalty", 0, "repetition_penalty is 0"),
-    ("num_beams", 4, "num_beams is 4; beam search"),
+    ("num_beams", 4, "num_beams is 4; beam search is used only where a request asks for it"),
+    ("length_penalty", 1e9, "length_penalty is 1e+09, outside"),
+    ("early_stopping", "often", "early_stopping is 'often', not true, false"),
 ]
 
 

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 from onnx_genai import LLM, Result, SamplingParams
-from onnx_genai.convert import import_gguf
-from onnx_genai.package import hub
 
 pytestmark = pytest.mark.real_model
 
@@ -25,10 +23,8 @@ GREEDY = SamplingParams(max_new_tokens=64, temperature=0, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
-def fp32(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
-    folder = tmp_path_factory.mktemp("smollm2")
-    import_gguf(hub.pull_gguf("smollm2"), folder / "fp32", dtype="fp32")
-    with LLM(folder / "fp32") as model:
+def fp32(smollm2_fp32: Path) -> Iterator[LLM]:
+    with LLM(smollm2_fp32) as model:
         yield model
 
 
@@ -47,6 +43,19 @@ def test_fp32_batch_gives_the_tokens_of_transformers(fp32: LLM) -> None:
     results = fp32.generate([case["prompt_ids"] for case in CASES], GREEDY)
 
     assert [list(result.token_ids) for result in results] == [case["new_ids"] for case in CASES]
+
+
+def test_fp32_answers_do_not_depend_on_chunks_preemption_or_tiers(fp32: LLM, tmp_path: Path) -> None:
+    # 45 KiB a token and 720 KiB a block: half of what the eight answers need.
+    limits: dict[str, Any] = {"vram_limit": "16MiB", "host_ram_limit": "24MiB", "disk_limit": "64MiB"}
+    with LLM(fp32.package.root, max_num_batched_tokens=16, disk_folder=tmp_path, **limits) as model:
+        for _ in range(2):
+            results = model.generate([case["prompt_ids"] for case in CASES], GREEDY)
+            assert [list(result.token_ids) for result in results] == [case["new_ids"] for case in CASES]
+        metrics = model.metrics()
+
+    assert metrics["num_preemptions"] > 0
+    assert metrics["kv_hot_used_blocks"] == 0
 
 
 def test_fp32_seeded_batch_equals_each_alone_up_to_ties(fp32: LLM) -> None:
@@ -70,6 +79,10 @@ def _splits_at_equal_logprobs(one: Result, other: Result) -> bool:
     pairs = list(zip(one.logprobs, other.logprobs, strict=True))
     split = next(index for index, (a, b) in enumerate(pairs) if a.token_id != b.token_id)
     return split > 0 and all(abs(a.logprob - b.logprob) < 1e-4 for a, b in pairs[:split])
+
+
+def test_default_import_is_paged(int4: LLM) -> None:
+    assert int4.info()["decoder"] == "paged"
 
 
 def test_default_import_counts_to_ten(int4: LLM) -> None:

@@ -15,12 +15,16 @@ namespace ort_abi {
 
 // Opaque objects of the library.
 struct Allocator;
+struct CustomOpDomain;
 struct Env;
+struct KernelContext;
+struct KernelInfo;
 struct MemoryInfo;
 struct ModelMetadata;
 struct RunOptions;
 struct Session;
 struct SessionOptions;
+struct ShapeInferContext;
 struct Status;
 struct TensorTypeAndShapeInfo;
 struct TypeInfo;
@@ -78,6 +82,7 @@ enum class ElementType : std::int32_t {
 enum class GraphOptimizationLevel : std::int32_t { kDisableAll = 0, kBasic = 1, kExtended = 2, kAll = 99 };
 enum class AllocatorType : std::int32_t { kInvalid = -1, kDevice = 0, kArena = 1 };
 enum class MemType : std::int32_t { kCpuInput = -2, kCpuOutput = -1, kDefault = 0 };
+enum class Characteristic : std::int32_t { kRequired = 0, kOptional = 1, kVariadic = 2 };
 
 using LoggingFunction = void(ORT_ABI_CALL*)(void* param, LoggingLevel severity, const char* category,
                                             const char* log_id, const char* code_location, const char* message);
@@ -94,6 +99,40 @@ struct AllocatorTable {
   void* alloc_on_stream;
   void* shrink;
 };
+
+/// An operator that the caller implements. The library reads the fields up to those that came with `version`; functions
+/// that are nullptr have a default there. A later field that ends in V2 stands in for the earlier one.
+struct CustomOp {
+  std::uint32_t version;
+  void*(ORT_ABI_CALL* create_kernel)(const CustomOp*, const void* api, const KernelInfo*);
+  const char*(ORT_ABI_CALL* get_name)(const CustomOp*);
+  const char*(ORT_ABI_CALL* get_execution_provider_type)(const CustomOp*);
+  ElementType(ORT_ABI_CALL* get_input_type)(const CustomOp*, std::size_t index);
+  std::size_t(ORT_ABI_CALL* get_input_type_count)(const CustomOp*);
+  ElementType(ORT_ABI_CALL* get_output_type)(const CustomOp*, std::size_t index);
+  std::size_t(ORT_ABI_CALL* get_output_type_count)(const CustomOp*);
+  void(ORT_ABI_CALL* kernel_compute)(void* kernel, KernelContext*);
+  void(ORT_ABI_CALL* kernel_destroy)(void* kernel);
+  Characteristic(ORT_ABI_CALL* get_input_characteristic)(const CustomOp*, std::size_t index);
+  Characteristic(ORT_ABI_CALL* get_output_characteristic)(const CustomOp*, std::size_t index);
+  MemType(ORT_ABI_CALL* get_input_memory_type)(const CustomOp*, std::size_t index);
+  int(ORT_ABI_CALL* get_variadic_input_min_arity)(const CustomOp*);
+  int(ORT_ABI_CALL* get_variadic_input_homogeneity)(const CustomOp*);
+  int(ORT_ABI_CALL* get_variadic_output_min_arity)(const CustomOp*);
+  int(ORT_ABI_CALL* get_variadic_output_homogeneity)(const CustomOp*);
+  Status*(ORT_ABI_CALL* create_kernel_v2)(const CustomOp*, const void* api, const KernelInfo*, void** kernel);
+  Status*(ORT_ABI_CALL* kernel_compute_v2)(void* kernel, KernelContext*);
+  Status*(ORT_ABI_CALL* infer_output_shape)(const CustomOp*, ShapeInferContext*);
+  int(ORT_ABI_CALL* get_start_version)(const CustomOp*);
+  int(ORT_ABI_CALL* get_end_version)(const CustomOp*);
+  std::size_t(ORT_ABI_CALL* get_may_inplace)(int** input_index, int** output_index);
+  void(ORT_ABI_CALL* release_may_inplace)(int* input_index, int* output_index);
+  std::size_t(ORT_ABI_CALL* get_alias_map)(int** input_index, int** output_index);
+  void(ORT_ABI_CALL* release_alias_map)(int* input_index, int* output_index);
+};
+
+/// The body of a parallel loop: called once for each index, from any thread.
+using ParallelBody = void(ORT_ABI_CALL*)(void* user_data, std::size_t index);
 
 /// What the exported function OrtGetApiBase returns.
 struct ApiBase {
@@ -192,6 +231,23 @@ using ReleaseMemoryInfo = Function<94, 1, void(MemoryInfo*)>;
 using GetAllocatorWithDefaultOptions = Function<78, 1, Status*(Allocator**)>;
 using RegisterAllocator = Function<176, 9, Status*(Env*, Allocator*)>;
 using AllocatorFree = Function<76, 1, Status*(Allocator*, void*)>;
+
+// Operators of our own.
+using CreateCustomOpDomain = Function<26, 1, Status*(const char*, CustomOpDomain**)>;
+using CustomOpDomainAdd = Function<27, 1, Status*(CustomOpDomain*, const CustomOp*)>;
+using ReleaseCustomOpDomain = Function<101, 1, void(CustomOpDomain*)>;
+using AddCustomOpDomain = Function<28, 1, Status*(SessionOptions*, CustomOpDomain*)>;
+using KernelInfoGetAttributeFloat = Function<85, 1, Status*(const KernelInfo*, const char*, float*)>;
+using KernelInfoGetAttributeInt64 = Function<86, 1, Status*(const KernelInfo*, const char*, std::int64_t*)>;
+using KernelInfoGetNodeName = Function<244, 15, Status*(const KernelInfo*, char*, std::size_t*)>;
+using KernelContextGetInputCount = Function<88, 1, Status*(const KernelContext*, std::size_t*)>;
+using KernelContextGetInput = Function<90, 1, Status*(const KernelContext*, std::size_t, const Value**)>;
+using KernelContextGetOutput =
+    Function<91, 1, Status*(KernelContext*, std::size_t, const std::int64_t*, std::size_t, Value**)>;
+using KernelContextParallelFor =
+    Function<274, 17, Status*(const KernelContext*, ParallelBody, std::size_t, std::size_t, void*)>;
+using GetTensorElementTypeAndShapeDataReference =
+    Function<414, 24, Status*(const Value*, ElementType*, const std::int64_t**, std::size_t*)>;
 
 /// The function table of a loaded library. A plain view; the table lives as long as the library is loaded.
 class Api {

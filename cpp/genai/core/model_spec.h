@@ -16,6 +16,7 @@ enum class CacheStyle {
   kSlotStatic,  ///< caller-owned buffers written at `write_indices` (TensorScatter exports)
   kCopy,        ///< present is a new, longer tensor each step (concatenated past)
   kNone,        ///< the graph has no KV: the whole prefix runs again each step
+  kPaged,       ///< rewritten to genai.runtime::PagedAttention: KV in blocks, tokens of many sequences flattened
 };
 
 /// One past input and the present output that continues it. A packed layout ([2,B,H,P,D]) has one pair a layer.
@@ -26,6 +27,22 @@ struct KvPair {
   std::vector<std::int64_t> dims;  ///< shape of the past input; -1 where symbolic
   int batch_axis = 0;
   int sequence_axis = 2;
+};
+
+/// KV of one layer of a paged graph: graph inputs that the operator reads and writes in place.
+///
+///     key_cache    [num_blocks, kv_heads, head_dim, block_size]   (transposed within a block, for SIMD)
+///     value_cache  [num_blocks, kv_heads, block_size, value_dim]
+///     key_scale, value_scale  float32 [num_blocks, kv_heads, block_size], only with int8 KV; else empty names
+struct PagedLayer {
+  std::string key_cache;
+  std::string value_cache;
+  std::string key_scale;
+  std::string value_scale;
+  DType dtype = DType::kFloat32;  ///< float32, float16, bfloat16 or int8
+  int kv_heads = 0;
+  int head_dim = 0;
+  int value_dim = 0;
 };
 
 /// A graph input of a known role.
@@ -64,6 +81,16 @@ struct ModelSpec {
   std::optional<InputPort> nonpad_kv_seqlen;       ///< valid positions after the step, int64 [batch]
   std::vector<ConstantInput> constants;
   std::vector<KvPair> kv;
+
+  // Only with kPaged, where `input_ids` and `position_ids` are [1, num_tokens], all sequences of a step one after
+  // another, and `kv` is empty.
+  std::optional<InputPort>
+      cumulative_sequence_length;           ///< int32 [num_sequences + 1]: first token of each, then the end
+  std::optional<InputPort> past_seqlens;    ///< int32 [num_sequences]: positions before the step
+  std::optional<InputPort> block_table;     ///< int32 [num_sequences, max_blocks]; -1 behind a row's end
+  std::optional<InputPort> logits_indices;  ///< int64 [num_rows]: tokens whose logits are wanted; may be absent
+  std::vector<PagedLayer> paged_layers;
+  int block_size = 0;
 
   std::string logits;  ///< output name
   DType logits_dtype = DType::kFloat32;

@@ -19,6 +19,9 @@ struct Request {
   SamplingParams params;
   std::vector<std::shared_ptr<LogitsHook>> logits_hooks;  ///< shared with other requests that carry the same object
   std::shared_ptr<SamplerHook> sampler_hook;              ///< may be null
+  int priority = 0;                                       ///< higher runs first; see sched::SchedulerConfig
+  std::optional<double> timeout_seconds;                  ///< from submission; then kDeadlineExceeded
+  std::string cache_salt;                                 ///< only requests with the same salt share cached KV
 };
 
 enum class FinishReason { kStop, kLength, kAbort, kError };
@@ -62,6 +65,7 @@ struct Event {
   bool last = false;
   Usage usage;                          ///< with `last`
   std::optional<BudgetCap> budget_cap;  ///< with `last`
+  std::optional<double> score;          ///< with `finish`, for beam search: length-normalised sum of log-probabilities
 };
 
 }  // namespace genai

@@ -10,6 +10,13 @@
 
 namespace genai {
 
+/// When beam search stops; as `early_stopping` of transformers.
+enum class EarlyStopping {
+  kHeuristic,  ///< False: when no running beam is likely to beat the finished ones
+  kFirst,      ///< True: as soon as there are num_beams finished ones
+  kNever,      ///< "never": when no running beam can beat the finished ones
+};
+
 /// How one request is sampled. Field names, ranges and off values are those of `onnx_genai.SamplingParams`
 /// (`python/onnx_genai/types.py`), which documents them; package defaults are already filled in here.
 struct SamplingParams {
@@ -45,7 +52,10 @@ struct SamplingParams {
   bool ignore_eos = false;
   bool skip_special_tokens = true;
   std::optional<std::uint64_t> seed = {};
-  int n = 1;
+  int n = 1;          ///< choices; with num_beams > 1 the best n beams
+  int num_beams = 1;  ///< > 1 = beam search
+  float length_penalty = 1.0F;
+  EarlyStopping early_stopping = EarlyStopping::kHeuristic;
   bool logprobs = false;
   int top_logprobs = 0;
 };

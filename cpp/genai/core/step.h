@@ -1,6 +1,7 @@
 #pragma once
 
 #include "genai/base/ids.h"
+#include "genai/core/kv.h"
 
 #include <cstdint>
 #include <span>
@@ -18,6 +19,9 @@ struct ScheduledSequence {
   std::int64_t num_computed_tokens = 0;
   std::int64_t num_scheduled_tokens = 0;  ///< >= 1
   bool needs_logits = false;              ///< the last scheduled token is the last known one: a token is sampled
+  /// Blocks of positions [0, num_computed_tokens + num_scheduled_tokens) at least; a loan like `tokens`. Counts only,
+  /// without meaning, for decoders with contiguous KV.
+  std::span<const BlockId> block_table = {};
 };
 
 /// What to run in one step: schedule() makes it, the runner executes it, update() closes it.

@@ -6,9 +6,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
+#include <functional>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -20,6 +25,13 @@
 
 namespace genai::engine {
 namespace {
+
+constexpr std::size_t kMaxCalls = 64;              // that wait for the engine thread
+constexpr std::chrono::milliseconds kIdleWait{2};  // before a step that found nothing to run is tried again
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 std::uint64_t random_seed() {
   std::random_device device;
@@ -44,6 +56,14 @@ struct Engine::Impl {
     RequestId id;
     Request request;
     std::uint64_t seed = 0;
+    double submitted = 0.0;
+  };
+  /// What other threads left for the engine thread.
+  struct Inbox {
+    std::deque<Submission> submissions;
+    std::deque<RequestId> aborts;
+    std::deque<std::packaged_task<void(EngineCore*)>> calls;  ///< get null when the engine closes
+    bool empty() const { return submissions.empty() && aborts.empty() && calls.empty(); }
   };
 
   Impl(std::unique_ptr<runner::ModelRunner> runner, std::shared_ptr<const TokenTable> tokens, EngineOptions options)
@@ -54,6 +74,7 @@ struct Engine::Impl {
         info(core->runner_info()),
         context_limit(core->context_limit()),
         context_source(core->context_source()),
+        block_bytes(core->block_bytes()),
         last_metrics(core->metrics()) {
     thread = std::thread([this] {
       thread_id = std::this_thread::get_id();
@@ -78,19 +99,33 @@ struct Engine::Impl {
   void on_event(RequestId id, Event event) { step_events.emplace_back(id, std::move(event)); }
 
   void publish_step() {
+    const double start = seconds_now();
     {
       const std::lock_guard lock(mutex);
       last_metrics = core->metrics();
+      last_metrics.publish_seconds = publish_seconds;
+      last_kv_failure = core->last_kv_failure();
       for (const auto& [id, event] : step_events) {
         if (event.last) open_requests.erase(id);
       }
     }
     for (auto& [id, event] : step_events) outputs.push(id, std::move(event));
     step_events.clear();
+    publish_seconds += seconds_now() - start;
   }
 
   void loop();
-  void take_inbox(std::deque<Submission>& submissions, std::deque<RequestId>& aborts);
+  Inbox take_inbox(bool can_run);
+  void add(Submission submission);
+  template <typename Result>
+  struct Outcome {
+    std::optional<Result> value;
+    ErrorCode code = ErrorCode::kInternal;  ///< without a value
+    std::string message;
+  };
+  /// Runs `work` on the engine thread and returns what it returns.
+  template <typename Result>
+  Result call(const std::string& name, std::function<Result(EngineCore&)> work);
 
   void check_process() const {
     if (getpid() != owner_pid) {
@@ -110,15 +145,17 @@ struct Engine::Impl {
   const runner::RunnerInfo info;
   const std::int64_t context_limit;
   const std::string context_source;
+  const std::int64_t block_bytes;
 
   mutable std::mutex mutex;
   std::condition_variable wake;
-  std::deque<Submission> submissions;                    // guarded by mutex
-  std::deque<RequestId> aborts;                          // guarded by mutex
+  Inbox inbox;                                           // guarded by mutex
   std::unordered_set<RequestId> open_requests;           // guarded by mutex; accepted and without a last event
   bool stopping = false;                                 // guarded by mutex
   std::uint64_t next_request = 1;                        // guarded by mutex
   Metrics last_metrics;                                  // guarded by mutex; written after each step
+  std::string last_kv_failure;                           // guarded by mutex; written after each step
+  double publish_seconds = 0.0;                          // engine thread
   std::vector<std::pair<RequestId, Event>> step_events;  // engine thread; of the step that runs
 
   std::mutex close_mutex;      // one close() at a time
@@ -127,50 +164,91 @@ struct Engine::Impl {
   std::thread thread;
 };
 
-void Engine::Impl::take_inbox(std::deque<Submission>& taken_submissions, std::deque<RequestId>& taken_aborts) {
+/// Waits while there is nothing to do; a while when there is work of which nothing can run now.
+Engine::Impl::Inbox Engine::Impl::take_inbox(bool can_run) {
   std::unique_lock lock(mutex);
-  wake.wait(lock, [&] { return stopping || core->has_work() || !submissions.empty() || !aborts.empty(); });
-  taken_submissions.swap(submissions);
-  taken_aborts.swap(aborts);
+  const auto has_news = [&] { return stopping || !inbox.empty(); };
+  if (!core->has_work()) {
+    wake.wait(lock, has_news);
+  } else if (!can_run) {
+    wake.wait_for(lock, kIdleWait, has_news);
+  }
+  return std::exchange(inbox, {});
+}
+
+void Engine::Impl::add(Submission submission) {
+  const RequestId id = submission.id;
+  try {
+    const double now = seconds_now();
+    std::optional<double>& timeout = submission.request.timeout_seconds;
+    if (timeout) timeout = std::max(0.0, *timeout - (now - submission.submitted));
+    core->add(id, std::move(submission.request), submission.seed, now);
+  } catch (const std::exception& error) {
+    Event event;
+    event.finish = FinishReason::kError;
+    event.error = Error(ErrorCode::kInternal, error.what());
+    event.last = true;
+    on_event(id, std::move(event));
+  }
 }
 
 void Engine::Impl::loop() {
-  for (;;) {
-    std::deque<Submission> new_submissions;
-    std::deque<RequestId> new_aborts;
-    take_inbox(new_submissions, new_aborts);
-    for (Submission& submission : new_submissions) {
-      const RequestId id = submission.id;
-      try {
-        core->add(id, std::move(submission.request), submission.seed);
-      } catch (const std::exception& error) {
-        Event event;
-        event.finish = FinishReason::kError;
-        event.error = Error(ErrorCode::kInternal, error.what());
-        event.last = true;
-        on_event(id, std::move(event));
-      }
-    }
-    new_submissions.clear();  // hooks are freed without the lock
-    for (const RequestId id : new_aborts) core->abort(id);
+  for (bool can_run = true;;) {
+    Inbox news = take_inbox(can_run);
+    for (Submission& submission : news.submissions) add(std::move(submission));
+    news.submissions.clear();  // hooks are freed without the lock
+    for (const RequestId id : news.aborts) core->abort(id);
     bool stop = false;
     {
       const std::lock_guard lock(mutex);
       stop = stopping;
     }
+    for (auto& call : news.calls) call(stop ? nullptr : core.get());
     if (stop) {
       core->abort_all(closed_error());
     } else {
       try {
-        core->step();
+        can_run = core->step(seconds_now());
       } catch (const std::exception& error) {
         core->abort_all(Error(ErrorCode::kInternal, error.what()));
       }
     }
     publish_step();
     const std::lock_guard lock(mutex);
-    if (stop && submissions.empty()) return;
+    if (stop && inbox.empty()) break;
   }
+  outputs.shut();
+}
+
+template <typename Result>
+Result Engine::Impl::call(const std::string& name, std::function<Result(EngineCore&)> work) {
+  check_process();
+  if (on_own_thread()) throw own_thread_error(name);
+  // Errors travel as values: an exception object that two threads share would be freed by the one that is later.
+  std::packaged_task<Outcome<Result>(EngineCore*)> task([&](EngineCore* engine) -> Outcome<Result> {
+    try {
+      if (engine == nullptr) throw closed_error();
+      return {.value = work(*engine), .code = {}, .message = {}};
+    } catch (const Error& error) {
+      return {.value = std::nullopt, .code = error.code(), .message = error.what()};
+    } catch (const std::exception& error) {
+      return {.value = std::nullopt, .code = ErrorCode::kInternal, .message = error.what()};
+    }
+  });
+  std::future<Outcome<Result>> future = task.get_future();
+  {
+    const std::lock_guard lock(mutex);
+    if (stopping) throw closed_error();
+    if (inbox.calls.size() >= kMaxCalls) {
+      throw Error(ErrorCode::kResourceExhausted, name + " cannot wait: " + std::to_string(kMaxCalls) +
+                                                     " such calls wait for the engine already; try again later");
+    }
+    inbox.calls.emplace_back([task = std::move(task)](EngineCore* engine) mutable { task(engine); });
+  }
+  wake.notify_one();
+  Outcome<Result> outcome = future.get();
+  if (!outcome.value) throw Error(outcome.code, outcome.message);
+  return std::move(*outcome.value);
 }
 
 std::unique_ptr<Engine> Engine::open(const ModelSpec& spec, const runner::RunnerOptions& runner_options,
@@ -203,7 +281,7 @@ Engine::~Engine() {
   close();
 }
 
-RequestId Engine::submit(Request request) {
+RequestId Engine::submit(Request request, Delivery delivery) {
   impl_->check_process();
   std::shared_ptr<const EngineCore> core;
   {
@@ -221,9 +299,10 @@ RequestId Engine::submit(Request request) {
                                                      " requests are open (max_queue); try again later");
     }
     id = RequestId{impl_->next_request++};
-    impl_->outputs.open(id);
+    impl_->outputs.open(id, delivery);
     impl_->open_requests.insert(id);
-    impl_->submissions.push_back({.id = id, .request = std::move(request), .seed = random_seed()});
+    impl_->inbox.submissions.push_back(
+        {.id = id, .request = std::move(request), .seed = random_seed(), .submitted = seconds_now()});
   }
   impl_->wake.notify_one();
   return id;
@@ -235,12 +314,18 @@ std::vector<Event> Engine::wait(RequestId id, std::chrono::milliseconds timeout,
   return impl_->outputs.wait(id, timeout, wait_for);
 }
 
+std::vector<OutputQueue::Ready> Engine::wait_any(std::chrono::milliseconds timeout) {
+  impl_->check_process();
+  if (impl_->on_own_thread()) throw own_thread_error("waiting for a result");
+  return impl_->outputs.wait_any(timeout);
+}
+
 void Engine::abort(RequestId id) {
   impl_->check_process();
   {
     const std::lock_guard lock(impl_->mutex);
     if (!impl_->open_requests.contains(id)) return;
-    impl_->aborts.push_back(id);
+    impl_->inbox.aborts.push_back(id);
   }
   impl_->wake.notify_one();
 }
@@ -249,6 +334,26 @@ void Engine::drop(RequestId id) {
   if (getpid() != impl_->owner_pid) return;
   impl_->outputs.close(id);
   abort(id);
+}
+
+bool Engine::preempt(RequestId id) {
+  return impl_->call<bool>("preempt()", [&](EngineCore& core) { return core.preempt(id); });
+}
+
+KvBytes Engine::export_kv(std::vector<TokenId> tokens, std::string salt) {
+  return impl_->call<KvBytes>("export_kv()", [&](EngineCore& core) { return core.export_kv(tokens, salt); });
+}
+
+std::int64_t Engine::import_kv(std::vector<TokenId> tokens, std::string salt, std::span<const std::byte> bytes) {
+  return impl_->call<std::int64_t>("import_kv()",
+                                   [&](EngineCore& core) { return core.import_kv(tokens, salt, bytes); });
+}
+
+void Engine::clear_prefix_cache() {
+  impl_->call<bool>("clear_prefix_cache()", [](EngineCore& core) {
+    core.clear_prefix_cache();
+    return true;
+  });
 }
 
 void Engine::close() {
@@ -275,6 +380,14 @@ Metrics Engine::metrics() const {
   return impl_->last_metrics;
 }
 
+std::string Engine::last_kv_failure() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->last_kv_failure;
+}
+
+std::int64_t Engine::block_bytes() const {
+  return impl_->block_bytes;
+}
 const runner::RunnerInfo& Engine::runner_info() const {
   return impl_->info;
 }

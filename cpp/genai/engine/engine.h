@@ -4,6 +4,7 @@
 #include "genai/core/model_spec.h"
 #include "genai/core/request.h"
 #include "genai/core/token_table.h"
+#include "genai/engine/kv_transfer.h"
 #include "genai/engine/metrics.h"
 #include "genai/engine/options.h"
 #include "genai/engine/output_queue.h"
@@ -11,7 +12,11 @@
 #include "genai/runner/options.h"
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 namespace genai::engine {
@@ -39,11 +44,14 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   /// Accepts the request or throws: kInvalidArgument, kContextOverflow, kResourceExhausted (queue or memory), kAborted
-  /// (closed). Does not wait for the model.
-  RequestId submit(Request request);
+  /// (closed). Does not wait for the model. `delivery`: who takes the events.
+  RequestId submit(Request request, Delivery delivery = Delivery::kOwn);
 
   /// Takes the request's events, waiting up to `timeout`; empty = timed out. kNotFound after the last. See OutputQueue.
   std::vector<Event> wait(RequestId id, std::chrono::milliseconds timeout, WaitFor wait_for = WaitFor::kPiece);
+
+  /// Takes the events of all requests with shared delivery. See OutputQueue.
+  std::vector<OutputQueue::Ready> wait_any(std::chrono::milliseconds timeout);
 
   /// Ends the request within one step; its last event (kAbort) still comes. Unknown ids are ignored.
   void abort(RequestId id);
@@ -51,12 +59,28 @@ class Engine {
   /// Aborts the request and forgets its events; for readers that went away.
   void drop(RequestId id);
 
+  // The next four are done by the engine thread between two steps; the caller waits. They throw kAborted when the
+  // engine closes meanwhile, kResourceExhausted when too many such calls wait, kInvalidArgument on the engine's own
+  // thread.
+
+  /// Takes the KV of a request away, as if memory were short; it is found again or computed again. False if the request
+  /// does not run.
+  bool preempt(RequestId id);
+  /// The KV of the longest cached prefix of `tokens`; see kv_transfer.h.
+  KvBytes export_kv(std::vector<TokenId> tokens, std::string salt);
+  /// Puts KV back; returns the tokens that are cached now. `bytes` is a loan until the call returns.
+  std::int64_t import_kv(std::vector<TokenId> tokens, std::string salt, std::span<const std::byte> bytes);
+  /// Drops the KV that no request holds.
+  void clear_prefix_cache();
+
   /// Aborts what runs, joins the thread, frees the model. Waits at most for the current step, which is interrupted.
   /// A second call does nothing.
   void close();
   bool closed() const;
 
   Metrics metrics() const;
+  std::string last_kv_failure() const;  ///< why KV could not be moved or copied the last time; empty = never
+  std::int64_t block_bytes() const;     ///< bytes of one block as export_kv() gives it; 0 = there are no blocks
   const runner::RunnerInfo& runner_info() const;
   std::int64_t context_limit() const;         ///< 0 = unknown
   const std::string& context_source() const;  ///< where the limit comes from

@@ -1,66 +1,15 @@
 #include "genai/engine/engine_core.h"
 
-#include "genai/engine/fake_runner.h"
+#include "genai/engine/test_bench.h"
 
 #include <doctest/doctest.h>
 
-#include <map>
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace genai::engine {
 namespace {
-
-struct Collected {
-  std::vector<TokenId> tokens;
-  std::string text;
-  std::optional<FinishReason> finish;
-  std::optional<Error> error;
-};
-
-/// An EngineCore over the fake runner, with its events collected by request and choice.
-struct Bench {
-  std::shared_ptr<FakeRunner::Faults> faults = std::make_shared<FakeRunner::Faults>();
-  std::map<std::pair<std::uint64_t, int>, Collected> out;
-  std::map<std::uint64_t, int> num_last;
-  std::map<std::uint64_t, Event> last;
-  EngineCore core;
-
-  explicit Bench(EngineOptions options = {})
-      : core(std::make_unique<FakeRunner>(faults), fake_token_table(), std::move(options),
-             [this](RequestId id, Event event) { collect(id, std::move(event)); }) {}
-
-  void collect(RequestId id, Event event) {
-    Collected& each = out[{id.value, event.choice}];
-    CHECK_FALSE(each.finish);  // nothing follows the final event of a choice
-    each.tokens.insert(each.tokens.end(), event.tokens.begin(), event.tokens.end());
-    each.text += event.text;
-    each.finish = event.finish;
-    if (event.error) each.error = event.error;
-    if (event.last) {
-      ++num_last[id.value];
-      last[id.value] = std::move(event);
-    }
-  }
-
-  void add(std::uint64_t id, Request request) {
-    core.validate(request);
-    core.add(RequestId{id}, std::move(request), 1);
-  }
-
-  void run() {
-    for (int i = 0; i < 10000 && core.has_work(); ++i) core.step();
-    CHECK_FALSE(core.has_work());
-    CHECK(faults->live_sequences == 0);
-  }
-};
-
-Request greedy(std::vector<TokenId> prompt, std::int64_t max_new_tokens) {
-  Request request;
-  request.prompt = std::move(prompt);
-  request.params.temperature = 0.0F;
-  request.params.max_new_tokens = max_new_tokens;
-  return request;
-}
 
 TEST_CASE("Requests_OfDifferentLengths_EachEqualsItsOwnContinuation") {
   EngineOptions options;
@@ -101,6 +50,20 @@ TEST_CASE("Batch_WithOneFaultySequence_FailsOnlyThatOne") {
   CHECK(bench.out[{2, 0}].error->code() == ErrorCode::kBackend);
   CHECK(bench.out[{3, 0}].tokens == fake_continuation({4, 5}, 2));
   CHECK(bench.core.metrics().num_failed_requests == 1);
+}
+
+TEST_CASE("InterruptedStep_IsPlannedAgain") {
+  Bench bench;
+  bench.add(1, greedy({1, 2, 3}, 4));
+  bench.step();
+  bench.faults->interrupt = true;
+  CHECK_FALSE(bench.step());
+  CHECK_FALSE(bench.step());
+  bench.faults->interrupt = false;
+
+  bench.run();
+
+  CHECK(bench.out[{1, 0}].tokens == fake_continuation({1, 2, 3}, 4));
 }
 
 TEST_CASE("NanLogits_InOneRow_EndOnlyThatRequestWithAnError") {
@@ -172,7 +135,7 @@ TEST_CASE("Abort_OfARunningAndAWaitingRequest_FreesThemAndTheOthersGoOn") {
   bench.add(1, greedy({1, 2, 3}, 50));
   bench.add(2, greedy({4, 5}, 6));
   bench.add(3, greedy({6}, 6));
-  bench.core.step();
+  bench.core.step(0.0);
 
   bench.core.abort(RequestId{1});
   bench.core.abort(RequestId{3});
@@ -201,9 +164,8 @@ TEST_CASE("Prompt_AtTheContextLimit_IsRefusedAndTheOutputEndsAtTheLimit") {
 
 TEST_CASE("KvBudget_SmallerThanAsked_GrantsLessAndSaysSo") {
   EngineOptions options;
-  options.kv_budget_bytes = 10;  // the fake needs one byte a token
   options.kv_budget_source = "a test";
-  Bench bench(options);
+  Bench bench(options, {.block_size = 1, .num_blocks = 10});
 
   CHECK_THROWS_AS(bench.core.validate(greedy(std::vector<TokenId>(10, 1), 1)), Error);
   bench.add(1, greedy({1, 2, 3}, 50));

@@ -1,6 +1,7 @@
 #include "genai/engine/engine.h"
 
 #include "genai/base/error.h"
+#include "genai/engine/fake_paged_runner.h"
 #include "genai/engine/fake_runner.h"
 
 #include <doctest/doctest.h>
@@ -26,8 +27,8 @@ Request greedy(std::vector<TokenId> prompt, std::int64_t max_new_tokens) {
 }
 
 std::unique_ptr<Engine> open(EngineOptions options = {}) {
-  return std::make_unique<Engine>(std::make_unique<FakeRunner>(std::make_shared<FakeRunner::Faults>()),
-                                  fake_token_table(), std::move(options));
+  return std::make_unique<Engine>(std::make_unique<FakeRunner>(std::make_shared<Faults>()), fake_token_table(),
+                                  std::move(options));
 }
 
 struct Outcome {
@@ -217,6 +218,116 @@ TEST_CASE("WaitForEnd_LeavesThePiecesUntilTheLastEvent") {
 
   CHECK(events.back().last);
   CHECK(events.front().tokens == fake_continuation({5}, 40));
+}
+
+std::unique_ptr<Engine> open_paged(EngineOptions options = {}) {
+  return std::make_unique<Engine>(std::make_unique<FakePagedRunner>(std::make_shared<Faults>()), fake_token_table(),
+                                  std::move(options));
+}
+
+TEST_CASE("Timeout_OfALongRequest_EndsItWithDeadlineExceeded") {
+  const auto engine = open();
+  Request request = greedy({1, 2}, 1 << 30);
+  request.timeout_seconds = 0.02;
+  const RequestId id = engine->submit(std::move(request));
+
+  std::vector<Event> events;
+  while (events.empty()) events = engine->wait(id, milliseconds(1000), WaitFor::kEnd);
+
+  REQUIRE(events.back().error);
+  CHECK(events.back().error->code() == ErrorCode::kDeadlineExceeded);
+  CHECK(engine->metrics().num_expired_requests == 1);
+}
+
+TEST_CASE("Preempt_FromOtherThreads_ChangesNoToken") {
+  const auto engine = open_paged();
+  std::atomic<bool> stop = false;
+  std::jthread other([&] {
+    for (std::uint64_t id = 1; !stop; id = id % 8 + 1) engine->preempt(RequestId{id});
+  });
+  for (TokenId t = 1; t <= 8; ++t) {
+    const std::vector<TokenId> prompt{t, 3, 5};
+    CHECK(take_all(*engine, engine->submit(greedy(prompt, 60))).tokens == fake_continuation(prompt, 60));
+  }
+  stop = true;
+}
+
+TEST_CASE("ExportAndImport_WhileRequestsRun_AreDoneBetweenSteps") {
+  const auto from = open_paged();
+  const auto to = open_paged();
+  const std::vector<TokenId> prompt(40, 6);
+  take_all(*from, from->submit(greedy(prompt, 1)));
+  const RequestId busy = to->submit(greedy({1, 2}, 200));
+
+  const KvBytes kv = from->export_kv(prompt, "");
+  CHECK(kv.num_tokens == 40);
+  CHECK(static_cast<std::int64_t>(kv.bytes.size()) == 10 * from->block_bytes());
+  CHECK(to->import_kv(prompt, "", kv.bytes) == 40);
+  CHECK_THROWS_WITH_AS(to->import_kv(prompt, "", std::span(kv.bytes).first(8)), doctest::Contains("8 bytes"), Error);
+
+  const RequestId id = to->submit(greedy(prompt, 3));
+  std::vector<Event> events;
+  while (events.empty()) events = to->wait(id, milliseconds(1000), WaitFor::kEnd);
+  CHECK(events.back().usage.cached_tokens == 36);
+  CHECK(events.front().tokens == fake_continuation(prompt, 3));
+  CHECK(take_all(*to, busy).tokens == fake_continuation({1, 2}, 200));
+  to->clear_prefix_cache();
+  CHECK(to->export_kv(prompt, "").num_tokens == 0);
+}
+
+TEST_CASE("Calls_OnTheOwnThreadOrAfterClose_AreRefused") {
+  const auto engine = open_paged();
+  const auto preempts = std::make_shared<CallingHook>([&] { engine->preempt(RequestId{1}); });
+  CHECK(take_all(*engine, engine->submit(hooked(preempts, 4))).finish == FinishReason::kError);
+
+  engine->close();
+
+  CHECK_THROWS_WITH_AS(engine->clear_prefix_cache(), doctest::Contains("closed"), Error);
+}
+
+TEST_CASE("Calls_WhileTheEngineCloses_EndAllTheSame") {
+  for (int round = 0; round < 20; ++round) {
+    const auto engine = open_paged();
+    engine->submit(greedy({1, 2}, 100));
+    std::atomic<int> ended = 0;
+    {
+      std::vector<std::jthread> callers;
+      for (int i = 0; i < 4; ++i) {
+        callers.emplace_back([&] {
+          try {
+            for (;;) engine->clear_prefix_cache();
+          } catch (const Error& error) {
+            if (error.code() == ErrorCode::kAborted) ++ended;
+          }
+        });
+      }
+      engine->close();
+    }
+    CHECK(ended == 4);
+  }
+}
+
+TEST_CASE("SharedDelivery_OfManyRequests_ComesThroughOneReader") {
+  const auto engine = open_paged();
+  std::vector<RequestId> ids;
+  for (TokenId t = 1; t <= 6; ++t) {
+    ids.push_back(engine->submit(greedy({t, 2}, 10), t % 2 == 0 ? Delivery::kShared : Delivery::kSharedAtEnd));
+  }
+  std::vector<std::vector<TokenId>> tokens(ids.size());
+  for (std::size_t num_ended = 0; num_ended < ids.size();) {
+    for (const OutputQueue::Ready& ready : engine->wait_any(milliseconds(1000))) {
+      for (const Event& event : ready.events) {
+        std::vector<TokenId>& mine = tokens[ready.id.value - ids.front().value];
+        mine.insert(mine.end(), event.tokens.begin(), event.tokens.end());
+        if (event.last) ++num_ended;
+      }
+    }
+  }
+  for (TokenId t = 1; t <= 6; ++t) {
+    CHECK(tokens[static_cast<std::size_t>(t - 1)] == fake_continuation({t, 2}, 10));
+  }
+  engine->close();
+  CHECK_THROWS_AS((void)engine->wait_any(milliseconds(1)), Error);
 }
 
 }  // namespace

@@ -1,57 +1,68 @@
 #pragma once
 
 #include "genai/base/error.h"
-#include "genai/core/token_table.h"
+#include "genai/base/random.h"
+#include "genai/engine/fake_model.h"
 #include "genai/runner/model_runner.h"
 
-#include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
-#include <string>
+#include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace genai::engine {
 
-/// A decoder for tests whose next token depends on the whole history: (sum of (position + 1) * (id + 1)) mod vocab. It
-/// keeps the history itself, and checks that plans and stored lengths agree, so that any mix-up shows.
+/// Size of a fake decoder with contiguous KV.
+struct FakeSize {
+  std::int64_t context_limit = 0;
+  int block_size = 16;
+  std::int64_t num_blocks = 1024;
+};
+
+/// A decoder with contiguous KV for tests. It keeps each sequence's history itself, and checks that plans and stored
+/// lengths agree, so that any mix-up shows.
 class FakeRunner final : public runner::ModelRunner {
  public:
-  static constexpr std::int64_t kVocab = 31;
-
-  /// What the tests change; shared because the engine owns the runner.
-  struct Faults {
-    std::atomic<TokenId> throw_on_token{-1};  ///< execute() throws when a scheduled token has this id
-    std::atomic<TokenId> nan_on_token{-1};    ///< its row is NaN instead
-    std::atomic<int> live_sequences{0};
-    std::atomic<int> num_executes{0};
-  };
-
-  explicit FakeRunner(std::shared_ptr<Faults> faults, std::int64_t context_limit = 0) : faults_(std::move(faults)) {
+  explicit FakeRunner(std::shared_ptr<Faults> faults, FakeSize size = {}) : faults_(std::move(faults)) {
     info_.decoder = "fake";
-    info_.vocab_size = kVocab;
-    info_.context_limit = context_limit;
+    info_.vocab_size = kFakeVocab;
+    info_.context_limit = size.context_limit;
     info_.kv_bytes_per_token = 1;
-  }
-
-  static TokenId next_token(const std::vector<TokenId>& history) {
-    std::int64_t sum = 0;
-    for (std::size_t i = 0; i < history.size(); ++i) sum += static_cast<std::int64_t>(i + 1) * (history[i] + 1);
-    return static_cast<TokenId>(sum % kVocab);
+    info_.block_size = size.block_size;
+    info_.num_hot_blocks = size.num_blocks;
   }
 
   const runner::RunnerInfo& info() const override { return info_; }
 
-  StepLogits execute(const StepPlan& plan) override {
-    ++faults_->num_executes;
-    for (const ScheduledSequence& s : plan.sequences) {
-      for (std::int64_t i = 0; i < s.num_scheduled_tokens; ++i) {
-        if (s.tokens[static_cast<std::size_t>(s.num_computed_tokens + i)] == faults_->throw_on_token) {
-          throw Error(ErrorCode::kBackend, "fake failure");
-        }
+  std::vector<runner::KvFailure> apply(std::span<const KvOp> ops) override {
+    if (faults_->throw_in_apply > 0) {
+      --faults_->throw_in_apply;
+      throw Error(ErrorCode::kResourceExhausted, "fake failure of apply");
+    }
+    std::vector<runner::KvFailure> failures;
+    for (const KvOp& op : ops) {
+      if (op.kind == KvOp::Kind::kReleaseSequence) {
+        histories_.erase(op.parent);
+      } else if (uniform_at(7, 0, num_copies_++) * 1000 < faults_->fail_moves_in_1000) {
+        failures.push_back({op, "fake failure of a copy"});
+      } else {
+        check(op.kind == KvOp::Kind::kCopySequence, "a contiguous decoder has no blocks to move");
+        std::vector<TokenId> copy = histories_.at(op.parent);
+        check(static_cast<std::int64_t>(copy.size()) >= op.num_tokens, "a fork of tokens that are not there");
+        copy.resize(static_cast<std::size_t>(op.num_tokens));
+        histories_[op.child] = std::move(copy);
       }
     }
+    faults_->live_sequences = static_cast<int>(histories_.size());
+    return failures;
+  }
+
+  StepLogits execute(const StepPlan& plan) override {
+    ++faults_->num_executes;
+    throw_faults(plan, *faults_);
     logits_.clear();
     std::int64_t rows = 0;
     for (const ScheduledSequence& s : plan.sequences) {
@@ -63,28 +74,16 @@ class FakeRunner final : public runner::ModelRunner {
       for (std::size_t i = history.size(); i < end; ++i) history.push_back(s.tokens[i]);
       if (!s.needs_logits) continue;
       check(end == s.tokens.size(), "logits were asked before the last token");
-      std::vector<float> row(static_cast<std::size_t>(kVocab), 0.0F);
-      row[static_cast<std::size_t>(next_token(history))] = 10.0F;
-      if (history.back() == faults_->nan_on_token) row[0] = std::numeric_limits<float>::quiet_NaN();
-      logits_.insert(logits_.end(), row.begin(), row.end());
+      append_fake_row(history, *faults_, logits_);
       ++rows;
     }
     faults_->live_sequences = static_cast<int>(histories_.size());
-    return {.values = logits_, .vocab_size = kVocab, .num_rows = rows};
+    return {.values = logits_, .vocab_size = kFakeVocab, .num_rows = rows};
   }
 
-  void fork(SequenceId parent, SequenceId child, std::int64_t num_tokens) override {
-    std::vector<TokenId> copy = histories_.at(parent);
-    copy.resize(static_cast<std::size_t>(num_tokens));
-    histories_[child] = std::move(copy);
-    faults_->live_sequences = static_cast<int>(histories_.size());
-  }
-
-  void release(SequenceId id) override {
-    histories_.erase(id);
-    faults_->live_sequences = static_cast<int>(histories_.size());
-  }
-
+  std::int64_t block_bytes() const override { return 0; }
+  void read_block(KvPlace /*place*/, std::span<std::byte> /*bytes*/) const override { check(false, "no blocks"); }
+  void write_block(KvPlace /*place*/, std::span<const std::byte> /*bytes*/) override { check(false, "no blocks"); }
   runner::RunnerStats stats() const override { return {}; }
   void interrupt() override {}
 
@@ -93,26 +92,7 @@ class FakeRunner final : public runner::ModelRunner {
   runner::RunnerInfo info_;
   std::unordered_map<SequenceId, std::vector<TokenId>> histories_;
   std::vector<float> logits_;
+  std::uint64_t num_copies_ = 0;
 };
-
-/// Token i reads as "<i>".
-inline std::shared_ptr<const TokenTable> fake_token_table() {
-  auto table = std::make_shared<TokenTable>();
-  for (std::int64_t i = 0; i < FakeRunner::kVocab; ++i) {
-    table->bytes.push_back("<" + std::to_string(i) + ">");
-    table->kinds.push_back(TokenTable::Kind::kText);
-  }
-  return table;
-}
-
-/// The ids that the fake model makes after `prompt`.
-inline std::vector<TokenId> fake_continuation(std::vector<TokenId> prompt, std::size_t count) {
-  std::vector<TokenId> out;
-  for (std::size_t i = 0; i < count; ++i) {
-    out.push_back(FakeRunner::next_token(prompt));
-    prompt.push_back(out.back());
-  }
-  return out;
-}
 
 }  // namespace genai::engine

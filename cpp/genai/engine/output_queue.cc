@@ -21,13 +21,16 @@ void merge(Event& into, Event&& from) {
   into.last = from.last;
   into.usage = from.usage;
   into.budget_cap = from.budget_cap;
+  into.score = from.score;
 }
 
 }  // namespace
 
-void OutputQueue::open(RequestId id) {
+void OutputQueue::open(RequestId id, Delivery delivery) {
+  auto channel = std::make_shared<Channel>();
+  channel->delivery = delivery;
   const std::lock_guard lock(mutex_);
-  channels_.emplace(id, std::make_shared<Channel>());
+  channels_.emplace(id, std::move(channel));
 }
 
 std::shared_ptr<OutputQueue::Channel> OutputQueue::find(RequestId id) {
@@ -40,9 +43,14 @@ void OutputQueue::push(RequestId id, Event event) {
   const std::shared_ptr<Channel> channel = find(id);
   if (!channel) return;
   bool wake = event.last;
+  bool list = false;
   {
     const std::lock_guard lock(channel->mutex);
     wake = wake || channel->piece_waiters > 0;
+    const bool is_wanted =
+        channel->delivery == Delivery::kShared || (channel->delivery == Delivery::kSharedAtEnd && event.last);
+    list = is_wanted && !channel->listed;
+    channel->listed = channel->listed || list;
     // Merging only into the newest event keeps the order between choices. An error stays apart from valid output.
     if (!channel->events.empty() && channel->events.back().choice == event.choice && !event.error &&
         !channel->events.back().finish) {
@@ -52,6 +60,45 @@ void OutputQueue::push(RequestId id, Event event) {
     }
   }
   if (wake) channel->ready.notify_all();
+  if (list) list_ready(id);
+}
+
+void OutputQueue::list_ready(RequestId id) {
+  {
+    const std::lock_guard lock(ready_mutex_);
+    ready_ids_.push_back(id);
+  }
+  ready_changed_.notify_one();
+}
+
+std::vector<OutputQueue::Ready> OutputQueue::wait_any(std::chrono::milliseconds timeout) {
+  std::vector<RequestId> ids;
+  {
+    std::unique_lock lock(ready_mutex_);
+    if (!ready_changed_.wait_for(lock, timeout, [&] { return shut_ || !ready_ids_.empty(); })) return {};
+    if (ready_ids_.empty()) throw Error(ErrorCode::kAborted, "the engine is closed; no further event comes");
+    ids.swap(ready_ids_);
+  }
+  std::vector<Ready> ready;
+  ready.reserve(ids.size());
+  for (const RequestId id : ids) {
+    const std::shared_ptr<Channel> channel = find(id);
+    if (!channel) continue;
+    Ready& taken = ready.emplace_back(Ready{.id = id, .events = {}});
+    {
+      const std::lock_guard lock(channel->mutex);
+      channel->listed = false;
+      taken.events.assign(std::make_move_iterator(channel->events.begin()),
+                          std::make_move_iterator(channel->events.end()));
+      channel->events.clear();
+    }
+    if (taken.events.empty()) {
+      ready.pop_back();  // wait() was quicker
+    } else if (taken.events.back().last) {
+      close(id);
+    }
+  }
+  return ready;
 }
 
 std::vector<Event> OutputQueue::wait(RequestId id, std::chrono::milliseconds timeout, WaitFor wait_for) {
@@ -93,6 +140,14 @@ void OutputQueue::close(RequestId id) {
     channel->closed = true;
   }
   channel->ready.notify_all();
+}
+
+void OutputQueue::shut() {
+  {
+    const std::lock_guard lock(ready_mutex_);
+    shut_ = true;
+  }
+  ready_changed_.notify_all();
 }
 
 }  // namespace genai::engine

@@ -39,7 +39,14 @@ bool changes_row(const RowJob& job) {
 }
 
 bool is_plain_greedy(const RowJob& job) {
-  return job.request->params.temperature == 0.0F && !changes_row(job);
+  return job.beam == nullptr && job.request->params.temperature == 0.0F && !changes_row(job);
+}
+
+/// In float32 and in this order, (x - max) - log(sum), as PyTorch does: x - (max + log(sum)) loses digits of large
+/// logits.
+void log_softmax(std::span<float> row, const sampling::RowScan& scan) {
+  const float log_sum = -sampling::RowLogprobs(row, 0).score(scan.argmax, scan.max).logprob;
+  for (float& value : row) value = (value - scan.max) - log_sum;
 }
 
 /// Runs `body` for one row; what it throws becomes the row's error.
@@ -97,6 +104,7 @@ void RowSampling::scatter(std::span<RowJob* const> group, const HookRows& rows) 
 }
 
 void RowSampling::run_logits_hooks(std::span<RowJob*> jobs) {
+  if (std::ranges::none_of(jobs, [](const RowJob* job) { return !job->request->logits_hooks.empty(); })) return;
   for (std::size_t position = 0;; ++position) {
     std::vector<RowJob*> active;
     for (RowJob* job : jobs) {
@@ -148,43 +156,69 @@ void RowSampling::run_sampler_hooks(std::span<RowJob*> jobs) {
       });
 }
 
+/// The best tokens of a row of log-probabilities. A row without any gives none: that beam ends.
+void RowSampling::fill_beam(RowJob& job) {
+  const std::span<const float> row = job.logits.first(job.vocab_size);
+  job.beam->candidates.clear();
+  job.beam->top.clear();
+  if (sampling::scan_row(row).max == -std::numeric_limits<float>::infinity()) return;
+  const sampling::RowLogprobs ranking(row, static_cast<int>(std::min(job.num_candidates, row.size())));
+  for (const TopLogprob& each : ranking.score(0, row[0]).top) {
+    const float logprob = row[static_cast<std::size_t>(each.token)];
+    if (logprob == -std::numeric_limits<float>::infinity()) break;
+    job.beam->candidates.push_back({.token = each.token, .logprob = logprob});
+  }
+}
+
+void RowSampling::score_beam(const Scored& scored) const {
+  BeamRow& beam = *scored.job->beam;
+  for (BeamCandidate& candidate : beam.candidates) {
+    const TokenLogprob score = scored.row.score(candidate.token, scored.raw[static_cast<std::size_t>(candidate.token)]);
+    candidate.raw_logprob = score.logprob;
+    beam.top = score.top;
+  }
+}
+
 void RowSampling::sample_rows(std::span<RowJob> jobs) {
-  struct Scored {
-    RowJob* job;
-    sampling::RowLogprobs row;
-    std::vector<float> raw;  ///< the row as it was, to score the chosen id; empty when nothing changes the row
-  };
-  std::vector<Scored> scored;
-  std::vector<RowJob*> chained;
+  scored_.clear();
+  chained_.clear();
+  hooked_.clear();
   for (RowJob& job : jobs) {
-    const sampling::RowScan scan = sampling::scan_row(job.logits.first(job.vocab_size));
+    const std::span<float> row = job.logits.first(job.vocab_size);
+    const sampling::RowScan scan = sampling::scan_row(row);
     job.error = check_logits(job, scan);
     if (job.error) continue;
     if (job.request->params.logprobs) {
-      const std::span<const float> raw = job.logits.first(job.vocab_size);
-      scored.push_back({&job, sampling::RowLogprobs(raw, job.request->params.top_logprobs), {}});
-      if (changes_row(job)) scored.back().raw.assign(raw.begin(), raw.end());
+      scored_.push_back({&job, sampling::RowLogprobs(row, job.request->params.top_logprobs), {}});
+      if (job.beam || changes_row(job)) scored_.back().raw.assign(row.begin(), row.end());
     }
+    if (job.beam) log_softmax(row, scan);
     if (is_plain_greedy(job)) {
       job.token = scan.argmax;
     } else {
       guarded(job, [&] { job.sampler->process(job.logits, context_of(job)); });
-      chained.push_back(&job);
+      chained_.push_back(&job);
     }
   }
-  run_logits_hooks(chained);
-  std::vector<RowJob*> hooked;
-  for (RowJob* job : chained) {
+  run_logits_hooks(chained_);
+  for (RowJob* job : chained_) {
     if (job->error) continue;
-    if (job->request->sampler_hook) {
+    if (job->beam) {
+      guarded(*job, [&] { fill_beam(*job); });
+    } else if (job->request->sampler_hook) {
       guarded(*job, [&] { job->sampler->filter(job->logits, context_of(*job)); });
-      if (!job->error) hooked.push_back(job);
+      if (!job->error) hooked_.push_back(job);
     } else {
       guarded(*job, [&] { job->token = job->sampler->sample(job->logits, context_of(*job)); });
     }
   }
-  run_sampler_hooks(hooked);
-  for (Scored& entry : scored) {
+  run_sampler_hooks(hooked_);
+  for (const Scored& entry : scored_) {
+    if (entry.job->error) continue;
+    if (entry.job->beam) {
+      score_beam(entry);
+      continue;
+    }
     if (!entry.job->token) continue;
     const TokenId token = *entry.job->token;
     const std::span<const float> raw = entry.raw.empty() ? entry.job->logits : std::span<const float>(entry.raw);

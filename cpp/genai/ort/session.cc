@@ -1,6 +1,7 @@
 #include "genai/ort/session.h"
 
 #include "genai/base/error.h"
+#include "genai/ort/custom_op.h"
 #include "genai/ort/status.h"
 
 #include "onnxruntime/abi.h"
@@ -27,6 +28,7 @@ class OptionsHandle {
     add_config("session.intra_op.allow_spinning", options.spinning ? "1" : "0");
     if (library.has_host_allocator()) add_config(kUseEnvAllocators, "1");
     for (const auto& [key, value] : options.config) add_config(key, value);
+    for (const OpDomain* const domain : options.domains) domain->add_to(handle_.get());
     for (const Provider& provider : options.providers) append(provider);
   }
 

@@ -18,6 +18,8 @@ struct Session;
 
 namespace genai::ort {
 
+class OpDomain;
+
 /// An execution provider by its ONNX Runtime name and its options, e.g. {"XNNPACK", {{"intra_op_num_threads", "2"}}}.
 struct Provider {
   std::string name;
@@ -29,6 +31,7 @@ struct SessionOptions {
   bool spinning = true;             ///< idle worker threads poll for a while: faster, but they occupy their cores
   std::vector<Provider> providers;  ///< best first; what none of them takes runs on the CPU
   std::vector<std::pair<std::string, std::string>> config;  ///< ONNX Runtime's session config entries
+  std::vector<const OpDomain*> domains;  ///< operators of our own; of the same library, outlive the session
 };
 
 /// An input or output of a graph.

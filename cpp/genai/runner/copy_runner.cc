@@ -65,13 +65,10 @@ void CopyRunner::prepare(const ScheduledSequence& scheduled) {
   const std::int64_t computed = scheduled.num_computed_tokens;
   check(computed <= sequence.length, "a step plan continues a sequence at a position that was never computed");
   if (computed == sequence.length) return;
-  const bool has_kv = model_->spec().cache != CacheStyle::kNone;
-  if (has_kv && computed > 0 && !has_all_positions(sequence)) {
-    throw Error(ErrorCode::kUnsupported, "the sequence cannot go back from " + std::to_string(sequence.length) +
-                                             " to " + std::to_string(computed) +
-                                             " tokens: this graph drops old KV. Start a new sequence.");
+  if (model_->spec().cache != CacheStyle::kNone) {
+    sequence.lost_kv = computed > 0 && !has_all_positions(sequence);
+    leave_group(sequence, sequence.lost_kv ? 0 : computed);
   }
-  if (has_kv) leave_group(sequence, computed);
   sequence.length = computed;
 }
 
@@ -98,6 +95,7 @@ KvLayout::Place CopyRunner::place(std::size_t pair, const Sequence& sequence) co
 
 /// False when the graph dropped old KV of the sequence from one of its tensors.
 bool CopyRunner::has_all_positions(const Sequence& sequence) const {
+  if (sequence.lost_kv) return false;
   if (!drops_old_kv_) return true;
   for (std::size_t pair = 0; pair < sequence.cache.values.size(); ++pair) {
     const Dims dims = sequence.cache.values[pair].dims();
@@ -297,14 +295,15 @@ void CopyRunner::dissolve_group() {
 void CopyRunner::run_single(const ScheduledSequence& scheduled) {
   Sequence& sequence = sequences_.at(scheduled.id);
   if (sequence.group_row >= 0) leave_group(sequence, stored_positions(sequence));
+  const std::int64_t start = sequence.lost_kv ? 0 : scheduled.num_computed_tokens;
   const std::int64_t end = scheduled.num_computed_tokens + scheduled.num_scheduled_tokens;
   // The branch with a past takes one token at a time in many of these exports.
-  const bool one_by_one = model_->spec().use_cache_branch && scheduled.num_computed_tokens > 0;
-  const std::int64_t chunk = one_by_one ? 1 : scheduled.num_scheduled_tokens;
+  const bool one_by_one = model_->spec().use_cache_branch && start > 0;
+  const std::int64_t chunk = one_by_one ? 1 : end - start;
 
   Cache present;
-  for (std::int64_t first = scheduled.num_computed_tokens; first < end; first += chunk) {
-    const Cache& past = first == scheduled.num_computed_tokens ? sequence.cache : present;
+  for (std::int64_t first = start; first < end; first += chunk) {
+    const Cache& past = first == start ? sequence.cache : present;
     const std::int64_t width = past.positions + chunk;
     rows_.assign(1,
                  {.tokens = scheduled.tokens.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(chunk)),
@@ -336,7 +335,10 @@ void CopyRunner::take_logits(const ScheduledSequence& scheduled, const ort::Valu
 
 void CopyRunner::commit(const StepPlan& plan) {
   if (new_group_cache_.batch > 0) group_.cache = std::exchange(new_group_cache_, Cache{});
-  for (auto& [id, cache] : new_caches_) sequences_.at(id).cache = std::move(cache);
+  for (auto& [id, cache] : new_caches_) {
+    sequences_.at(id).cache = std::move(cache);
+    sequences_.at(id).lost_kv = false;
+  }
   new_caches_.clear();
   for (const ScheduledSequence& scheduled : plan.sequences) {
     sequences_.at(scheduled.id).length = scheduled.num_computed_tokens + scheduled.num_scheduled_tokens;
@@ -352,10 +354,8 @@ void CopyRunner::fork(SequenceId parent, SequenceId child, std::int64_t num_toke
   Sequence copy;
   copy.length = num_tokens;
   if (model_->spec().cache != CacheStyle::kNone) {
-    if (!has_all_positions(source)) {
-      throw Error(ErrorCode::kUnsupported, "the sequence cannot be forked: this graph drops old KV.");
-    }
-    copy.cache = extract(source, num_tokens);
+    copy.lost_kv = num_tokens > 0 && !has_all_positions(source);
+    if (!copy.lost_kv) copy.cache = extract(source, num_tokens);
   }
   sequences_.emplace(child, std::move(copy));
 }

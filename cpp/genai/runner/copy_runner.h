@@ -1,9 +1,9 @@
 #pragma once
 
+#include "genai/runner/contiguous_runner.h"
 #include "genai/runner/lane.h"
 #include "genai/runner/loaded_model.h"
 #include "genai/runner/logits_rows.h"
-#include "genai/runner/model_runner.h"
 
 #include <cstdint>
 #include <memory>
@@ -21,14 +21,12 @@ namespace genai::runner {
 ///
 ///     row 0   . . . a b c     mask 0 0 0 1 1 1
 ///     row 1   d e f g h i     mask 1 1 1 1 1 1
-class CopyRunner : public ModelRunner {
+class CopyRunner : public ContiguousRunner {
  public:
   explicit CopyRunner(std::unique_ptr<LoadedModel> model);
 
   const RunnerInfo& info() const override { return info_; }
   StepLogits execute(const StepPlan& plan) override;
-  void fork(SequenceId parent, SequenceId child, std::int64_t num_tokens) override;
-  void release(SequenceId id) override;
   RunnerStats stats() const override;
   void interrupt() override { model_->interrupt(); }
 
@@ -42,6 +40,7 @@ class CopyRunner : public ModelRunner {
   struct Sequence {
     std::int64_t length = 0;  ///< tokens computed
     Cache cache;              ///< of batch 1; empty while the sequence is in the group
+    bool lost_kv = false;     ///< the graph dropped KV that is needed again: all of it is computed anew in the next run
     int group_row = -1;
   };
   /// The rows that decode together.
@@ -55,6 +54,8 @@ class CopyRunner : public ModelRunner {
   /// group is compared with its rows run alone.
   enum class Batching { kUntried, kTrusted, kRefused };
 
+  void fork(SequenceId parent, SequenceId child, std::int64_t num_tokens) override;
+  void release(SequenceId id) override;
   void prepare(const ScheduledSequence& scheduled);
   Rows rows_to_group(const StepPlan& plan) const;
   void regroup(const Rows& rows);

@@ -2,6 +2,7 @@
 
 #include "genai/runner/copy_runner.h"
 #include "genai/runner/loaded_model.h"
+#include "genai/runner/paged_runner.h"
 #include "genai/runner/slot_runner.h"
 
 namespace genai::runner {
@@ -15,6 +16,8 @@ std::unique_ptr<ModelRunner> make_runner(const ModelSpec& spec, const RunnerOpti
     case CacheStyle::kCopy:
     case CacheStyle::kNone:
       return std::make_unique<CopyRunner>(std::move(model));
+    case CacheStyle::kPaged:
+      return std::make_unique<PagedRunner>(std::move(model), options.kv);
   }
   return nullptr;
 }

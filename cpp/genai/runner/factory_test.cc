@@ -8,6 +8,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <random>
 
 namespace genai::runner {
@@ -34,13 +35,14 @@ const std::vector<std::string> kModels = {"checksum_concat",
                                           "checksum_static_plain"};
 
 /// The test model with its decoder; null when the environment does not give one.
-std::unique_ptr<ModelRunner> load(const std::string& name) {
+std::unique_ptr<ModelRunner> load(const std::string& name, std::int64_t hot_bytes = 0) {
   const std::optional<std::string> library = test_ort_library();
   const std::optional<std::string> path = library ? test_model(name) : std::nullopt;
   if (!path) return nullptr;
   RunnerOptions options;
   options.ort_library = *library;
   options.intra_op_threads = 1;
+  options.kv.hot_bytes = hot_bytes;
   return make_runner(test_spec(*path, *library), options);
 }
 
@@ -56,7 +58,7 @@ void for_each_model(Body body) {
 }
 
 TestSequence sequence_of(std::uint64_t id, std::vector<TokenId> ids) {
-  return {SequenceId{id}, std::move(ids), 0};
+  return {.id = SequenceId{id}, .ids = std::move(ids)};
 }
 
 }  // namespace
@@ -116,16 +118,16 @@ TEST_CASE("Decoder_RandomSchedules_FollowTheOracle") {
         child->num_computed = 1 + static_cast<std::int64_t>(below(static_cast<std::size_t>(any.num_computed)));
         child->ids.resize(static_cast<std::size_t>(child->num_computed));
         child->ids.push_back(static_cast<TokenId>(below(97)));
-        runner.fork(any.id, child->id, child->num_computed);
+        fork(runner, any.id, child->id, child->num_computed);
         live.push_back(std::move(child));
       }
       std::erase_if(live, [&](const auto& sequence) {
         const bool ends = sequence->ids.size() > 50 || below(20) == 0;
-        if (ends) runner.release(sequence->id);
+        if (ends) release(runner, sequence->id);
         return ends;
       });
     }
-    for (const auto& sequence : live) runner.release(sequence->id);
+    for (const auto& sequence : live) release(runner, sequence->id);
     CHECK(runner.stats().kv_bytes == 0);
   });
 }
@@ -197,10 +199,40 @@ TEST_CASE("Decoder_KvMemory_GrowsWithUseAndGoesBackToNothing") {
 
   CHECK(runner->stats().kv_bytes == 6 * runner->info().kv_bytes_per_token);
   CHECK(runner->stats().num_runs == 3);
-  runner->release(SequenceId{1});
-  runner->release(SequenceId{7});
-  runner->release(SequenceId{2});
+  release(*runner, SequenceId{1});
+  release(*runner, SequenceId{7});
+  release(*runner, SequenceId{2});
   CHECK(runner->stats().kv_bytes == 0);
+}
+
+TEST_CASE("Decoder_HotBudget_BecomesBlocksOf16Positions") {
+  for (const std::string name : {"checksum_gqa", "checksum_concat"}) {
+    CAPTURE(name);
+    const std::unique_ptr<ModelRunner> unlimited = load(name);
+    if (!unlimited) return;
+    const std::int64_t block = 16 * unlimited->info().kv_bytes_per_token;
+
+    CHECK(unlimited->info().num_hot_blocks == 2147483647);
+    CHECK(load(name, 7 * block - 1)->info().num_hot_blocks == 6);
+    CHECK(load(name, 1)->info().num_hot_blocks == 1);
+    CHECK(unlimited->info().block_size == 16);
+    CHECK_FALSE(unlimited->info().shares_blocks);
+    CHECK(unlimited->info().num_warm_blocks == 0);
+    CHECK(unlimited->block_bytes() == 0);
+  }
+}
+
+TEST_CASE("Decoder_OperationOnBlocks_IsAnInternalErrorWithContiguousKv") {
+  const std::unique_ptr<ModelRunner> runner = load("checksum_gqa");
+  if (!runner) return;
+  const KvOp copy{.kind = KvOp::Kind::kCopyBlock};
+  const KvOp move{.kind = KvOp::Kind::kMoveBlock};
+  std::array<std::byte, 4> bytes{};
+
+  CHECK_THROWS_AS(runner->apply({&copy, 1}), Error);
+  CHECK_THROWS_AS(runner->apply({&move, 1}), Error);
+  CHECK_THROWS_AS(runner->read_block({}, bytes), Error);
+  CHECK_THROWS_AS(runner->write_block({}, bytes), Error);
 }
 
 TEST_CASE("Factory_GraphWithoutANamedInput_IsABadPackage") {

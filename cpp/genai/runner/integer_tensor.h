@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace genai::runner {
@@ -24,6 +25,12 @@ class IntegerTensor {
 
   /// A view that is valid until the next reshape() that returns true.
   ort::Value value(const ort::Library& library);
+
+  /// The elements, for a tensor whose dtype is that of T. A loan until the next reshape().
+  template <typename T>
+  std::span<T> elements() {
+    return {reinterpret_cast<T*>(memory_.data()), size()};
+  }
 
   std::size_t size() const { return static_cast<std::size_t>(dims_.num_elements()); }
 

@@ -47,6 +47,12 @@ class LoadedModel {
 
  private:
   void check_ports() const;
+  void check_input(const std::string& name, DType dtype) const;
+  void check_cache(const std::string& name, DType dtype, const Dims& dims) const;
+  void check_paged() const;
+  std::vector<std::string> input_names() const;
+  void check_logits() const;
+  [[noreturn]] void refuse(const std::string& why) const;
 
   ModelSpec spec_;
   int intra_op_threads_;

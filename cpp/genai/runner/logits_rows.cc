@@ -28,10 +28,24 @@ void LogitsRows::take(std::int64_t row, const ort::Value& logits, std::int64_t b
   const std::int64_t batch = rank == 3 ? dims[0] : 1;
   const std::int64_t positions = rank >= 2 ? dims[rank - 2] : 1;
   if (rank < 1 || rank > 3 || dims[rank - 1] != vocab_size_ || positions < 1 || batch_row >= batch) {
-    throw Error(ErrorCode::kBadPackage, "output \"" + output_name_ + "\" has dims " + dims.text() +
-                                            "; expected [batch, sequence, " + std::to_string(vocab_size_) + "]");
+    refuse(dims);
   }
-  const std::int64_t source_row = batch_row * positions + positions - 1;
+  copy(row, logits, batch_row * positions + positions - 1);
+}
+
+void LogitsRows::take_position(std::int64_t row, const ort::Value& logits, std::int64_t position) {
+  const Dims dims = logits.dims();
+  const std::size_t rank = dims.rank();
+  if (rank < 1 || dims[rank - 1] != vocab_size_ || position >= dims.product(0, rank - 1)) refuse(dims);
+  copy(row, logits, position);
+}
+
+void LogitsRows::refuse(const Dims& dims) const {
+  throw Error(ErrorCode::kBadPackage, "output \"" + output_name_ + "\" has dims " + dims.text() +
+                                          "; expected [batch, sequence, " + std::to_string(vocab_size_) + "]");
+}
+
+void LogitsRows::copy(std::int64_t row, const ort::Value& logits, std::int64_t source_row) {
   const auto width = static_cast<std::size_t>(vocab_size_);
   const std::byte* const source = logits.data() + static_cast<std::size_t>(source_row) * width * size_bytes(dtype_);
   float* const target = values_.data_as<float>() + static_cast<std::size_t>(row) * width;

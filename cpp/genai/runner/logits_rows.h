@@ -22,10 +22,17 @@ class LogitsRows {
   /// vocab], [positions, vocab] or [vocab]. Throws kBadPackage when its last dim is not the vocabulary size.
   void take(std::int64_t row, const ort::Value& logits, std::int64_t batch_row);
 
+  /// Row `row` of the step becomes position `position` of `logits`, a tensor [..., vocab] whose leading dims are
+  /// counted as one. Throws kBadPackage as take() does, and when there is no such position.
+  void take_position(std::int64_t row, const ort::Value& logits, std::int64_t position);
+
   /// A loan until the next begin().
   StepLogits result() const;
 
  private:
+  [[noreturn]] void refuse(const Dims& dims) const;
+  void copy(std::int64_t row, const ort::Value& logits, std::int64_t source_row);
+
   DType dtype_;
   std::int64_t vocab_size_;
   std::string output_name_;

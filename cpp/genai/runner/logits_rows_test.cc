@@ -41,6 +41,24 @@ TEST_CASE("LogitsRows_EachShape_GivesTheLastPosition") {
   CHECK(last({2}, 0) == std::vector<float>{1, 2});
 }
 
+TEST_CASE("LogitsRows_Position_CountsLeadingDimsAsOne") {
+  const std::optional<std::string> path = test_ort_library();
+  if (!path) return;
+  const ort::Library& library = ort::Library::load(*path);
+  std::array<float, 8> values = {1, 2, 3, 4, 5, 6, 7, 8};
+  LogitsRows rows(spec_of(DType::kFloat32));
+  rows.begin(2);
+
+  for (const Dims& dims : {Dims{1, 4, 2}, Dims{4, 2}, Dims{2, 2, 2}}) {
+    const ort::Value value = ort::Value::view(library, DType::kFloat32, dims, values.data());
+    rows.take_position(0, value, 3);
+    rows.take_position(1, value, 1);
+    CHECK(rows.result().row(0)[0] == 7.0F);
+    CHECK(rows.result().row(1)[1] == 4.0F);
+    CHECK_THROWS_AS(rows.take_position(0, value, 4), Error);
+  }
+}
+
 TEST_CASE("LogitsRows_WrongShape_IsABadPackage") {
   const std::optional<std::string> path = test_ort_library();
   if (!path) return;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,14 @@ struct ProviderOption {
   std::vector<std::pair<std::string, std::string>> options;
 };
 
+/// Memory for KV, in bytes. Contiguous decoders use `hot_bytes` only.
+struct KvMemory {
+  std::int64_t hot_bytes = 0;   ///< 0 = no limit known: the decoder chooses
+  std::int64_t warm_bytes = 0;  ///< 0 = no warm tier
+  std::int64_t cold_bytes = 0;  ///< 0 = no cold tier
+  std::string cold_folder;      ///< existing folder for the cold tier's file, which is removed at the end
+};
+
 /// How a model is loaded.
 struct RunnerOptions {
   std::string ort_library;                ///< absolute path of libonnxruntime
@@ -19,6 +28,7 @@ struct RunnerOptions {
   bool spinning = true;                   ///< ORT's workers spin between parallel nodes of a step
   std::vector<ProviderOption> providers;  ///< in order of preference; empty = CPU
   std::vector<std::pair<std::string, std::string>> session_config;  ///< ORT session config entries
+  KvMemory kv;
 };
 
 }  // namespace genai::runner

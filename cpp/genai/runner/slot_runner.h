@@ -1,9 +1,9 @@
 #pragma once
 
+#include "genai/runner/contiguous_runner.h"
 #include "genai/runner/lane.h"
 #include "genai/runner/loaded_model.h"
 #include "genai/runner/logits_rows.h"
-#include "genai/runner/model_runner.h"
 #include "genai/runner/slot_storage.h"
 #include "genai/runner/slot_table.h"
 
@@ -22,14 +22,12 @@ namespace genai::runner {
 ///     longer chunks           one Run each, on a view of one slot
 ///
 /// A token costs the same at any capacity with GroupQueryAttention; static-cache exports attend over the capacity.
-class SlotRunner : public ModelRunner {
+class SlotRunner : public ContiguousRunner {
  public:
   explicit SlotRunner(std::unique_ptr<LoadedModel> model);
 
   const RunnerInfo& info() const override { return info_; }
   StepLogits execute(const StepPlan& plan) override;
-  void fork(SequenceId parent, SequenceId child, std::int64_t num_tokens) override;
-  void release(SequenceId id) override;
   RunnerStats stats() const override;
   void interrupt() override { model_->interrupt(); }
 
@@ -51,6 +49,8 @@ class SlotRunner : public ModelRunner {
   /// What becomes of the logits of a decode run: they are copied to logits_, or stay in decode_logits_.
   enum class Logits { kCollect, kLeave };
 
+  void fork(SequenceId parent, SequenceId child, std::int64_t num_tokens) override;
+  void release(SequenceId id) override;
   void admit(const StepPlan& plan);
   void reserve(int slots, std::int64_t longest);
   void check_capacity(const ScheduledSequence& sequence) const;

@@ -39,11 +39,10 @@ std::vector<std::string> StepInputs::names(const ModelSpec& spec) {
 }
 
 StepInputs::StepInputs(const ModelSpec& spec, const ort::Library& library)
-    : ort_library_(library), mask_(spec.attention_mask ? spec.attention_mask->dtype : DType::kInt64) {
+    : ort_library_(library),
+      constants_(spec, library),
+      mask_(spec.attention_mask ? spec.attention_mask->dtype : DType::kInt64) {
   for (const auto& [role, port] : roles(spec)) inputs_.push_back({role, port, IntegerTensor(port.dtype)});
-  for (const ConstantInput& constant : spec.constants) {
-    constants_.push_back({constant, IntegerTensor(constant.port.dtype)});
-  }
 }
 
 Dims StepInputs::dims_of(const Input& input, std::span<const RunRow> rows) const {
@@ -130,18 +129,8 @@ void StepInputs::fill(ort::RunFrame& frame, std::span<const RunRow> rows, std::i
     }
     ++index;
   }
-  for (Constant& constant : constants_) {
-    const ConstantInput& input = constant.input;
-    const Dims dims =
-        input.shape == ConstantInput::Shape::kFixed
-            ? Dims(std::span<const std::int64_t>(input.dims))
-            : Dims{static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(rows[0].tokens.size())};
-    if (constant.tensor.reshape(dims)) {
-      for (std::size_t i = 0; i < constant.tensor.size(); ++i) constant.tensor.set(i, input.value);
-      frame.set_input(index, constant.tensor.value(ort_library_));
-    }
-    ++index;
-  }
+  constants_.fill(frame, index,
+                  {static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(rows[0].tokens.size())});
 }
 
 }  // namespace genai::runner

@@ -4,6 +4,7 @@
 #include "genai/core/model_spec.h"
 #include "genai/ort/session.h"
 #include "genai/runner/attention_mask.h"
+#include "genai/runner/constant_inputs.h"
 #include "genai/runner/integer_tensor.h"
 
 #include <cstddef>
@@ -57,10 +58,6 @@ class StepInputs {
     InputPort port;
     IntegerTensor tensor;  ///< not used for the mask
   };
-  struct Constant {
-    ConstantInput input;
-    IntegerTensor tensor;
-  };
 
   static std::vector<std::pair<Role, InputPort>> roles(const ModelSpec& spec);
   void fill_input(Input& input, std::span<const RunRow> rows);
@@ -68,7 +65,7 @@ class StepInputs {
 
   const ort::Library& ort_library_;
   std::vector<Input> inputs_;
-  std::vector<Constant> constants_;
+  ConstantInputs constants_;
   AttentionMask mask_;
   std::vector<AttentionMask::Row> mask_rows_;  ///< one a row, reused
 };

@@ -98,6 +98,16 @@ inline TokenId checksum_next(const std::vector<TokenId>& ids) {
   return static_cast<TokenId>((sum0 % kVocab + 3 * (sum1 % kVocab) + 11 * position) % kVocab);
 }
 
+/// Decoders with contiguous KV only.
+inline void fork(ModelRunner& runner, SequenceId parent, SequenceId child, std::int64_t num_tokens) {
+  const KvOp op{.kind = KvOp::Kind::kCopySequence, .parent = parent, .child = child, .num_tokens = num_tokens};
+  REQUIRE(runner.apply({&op, 1}).empty());
+}
+inline void release(ModelRunner& runner, SequenceId id) {
+  const KvOp op{.kind = KvOp::Kind::kReleaseSequence, .parent = id};
+  REQUIRE(runner.apply({&op, 1}).empty());
+}
+
 inline TokenId argmax(std::span<const float> row) {
   return static_cast<TokenId>(std::max_element(row.begin(), row.end()) - row.begin());
 }
@@ -107,23 +117,27 @@ struct TestSequence {
   SequenceId id;
   std::vector<TokenId> ids;
   std::int64_t num_computed = 0;
+  std::vector<BlockId> blocks = {};  ///< for the paged decoder
 
   std::int64_t num_left() const { return static_cast<std::int64_t>(ids.size()) - num_computed; }
 };
 
-/// One step: each sequence runs its number of tokens; ids that are sampled are appended and compared with the oracle.
+/// One step: each sequence runs its number of tokens. `next_id(sequence, row)` judges each logits row and gives the id
+/// that is appended.
 struct TestStep {
   TestSequence* sequence = nullptr;
   std::int64_t num_tokens = 0;
 };
-inline void run_step(ModelRunner& runner, const std::vector<TestStep>& steps) {
+template <typename NextId>
+void run_step(ModelRunner& runner, const std::vector<TestStep>& steps, NextId next_id) {
   StepPlan plan;
   for (const TestStep& step : steps) {
     plan.sequences.push_back({.id = step.sequence->id,
                               .tokens = step.sequence->ids,
                               .num_computed_tokens = step.sequence->num_computed,
                               .num_scheduled_tokens = step.num_tokens,
-                              .needs_logits = step.num_tokens == step.sequence->num_left()});
+                              .needs_logits = step.num_tokens == step.sequence->num_left(),
+                              .block_table = step.sequence->blocks});
   }
   const StepLogits logits = runner.execute(plan);
   std::int64_t row = 0;
@@ -132,11 +146,18 @@ inline void run_step(ModelRunner& runner, const std::vector<TestStep>& steps) {
     sequence.num_computed += steps[i].num_tokens;
     if (!plan.sequences[i].needs_logits) continue;
     CAPTURE(sequence.ids);
-    const TokenId next = argmax(logits.row(row++));
-    REQUIRE(next == checksum_next(sequence.ids));
-    sequence.ids.push_back(next);
+    sequence.ids.push_back(next_id(sequence, logits.row(row++)));
   }
   REQUIRE(row == logits.num_rows);
+}
+
+/// As above, for the checksum models.
+inline void run_step(ModelRunner& runner, const std::vector<TestStep>& steps) {
+  run_step(runner, steps, [](const TestSequence& sequence, std::span<const float> row) {
+    const TokenId next = argmax(row);
+    REQUIRE(next == checksum_next(sequence.ids));
+    return next;
+  });
 }
 
 }  // namespace genai::runner

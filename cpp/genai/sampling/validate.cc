@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kMaxChoices = 128;
 constexpr int kMaxTopLogprobs = 20;
+constexpr int kMaxBeams = 128;
 
 template <typename Value>
 [[noreturn]] void refuse(std::string_view name, const Value& value, std::string_view allowed) {
@@ -55,6 +56,9 @@ void check_integers(const SamplingParams& p) {
   if (p.dry_allowed_length < 1) refuse("dry_allowed_length", p.dry_allowed_length, ">= 1");
   if (p.no_repeat_ngram_size < 0) refuse("no_repeat_ngram_size", p.no_repeat_ngram_size, ">= 0 (0 is off)");
   if (p.n < 1 || p.n > kMaxChoices) refuse("n", p.n, "1 to " + std::to_string(kMaxChoices));
+  if (p.num_beams < 1 || p.num_beams > kMaxBeams) {
+    refuse("num_beams", p.num_beams, "1 (no beam search) to " + std::to_string(kMaxBeams));
+  }
   if (p.top_logprobs < 0 || p.top_logprobs > kMaxTopLogprobs) {
     refuse("top_logprobs", p.top_logprobs, "0 to " + std::to_string(kMaxTopLogprobs));
   }
@@ -95,6 +99,19 @@ void check_all_ids(const SamplingParams& p, std::int64_t vocab_size) {
   }
 }
 
+/// Beam search draws nothing at random.
+void check_beams(const SamplingParams& p) {
+  if (!std::isfinite(p.length_penalty)) refuse("length_penalty", p.length_penalty, "a finite number");
+  if (p.num_beams == 1) return;
+  if (p.temperature != 0.0F) {
+    refuse("temperature", p.temperature, "0 with num_beams above 1, because beam search does not sample");
+  }
+  if (p.mirostat != 0) refuse("mirostat", p.mirostat, "0 with num_beams above 1, because beam search does not sample");
+  if (p.n > p.num_beams) {
+    refuse("n", p.n, "at most num_beams, which is " + std::to_string(p.num_beams) + " (the best n beams are returned)");
+  }
+}
+
 /// Only what holds at every position counts: suppressed ids, biases of -inf and bad words of one id.
 void check_some_token_is_left(const SamplingParams& p, std::int64_t vocab_size) {
   const auto size = static_cast<std::size_t>(vocab_size);
@@ -122,6 +139,7 @@ void validate(const SamplingParams& params, std::int64_t vocab_size) {
   check(vocab_size > 0, "a vocabulary has no tokens");
   check_reals(params);
   check_integers(params);
+  check_beams(params);
   check_all_ids(params, vocab_size);
   check_some_token_is_left(params, vocab_size);
   for (std::size_t i = 0; i < params.stop.size(); ++i) {

@@ -114,5 +114,22 @@ TEST_CASE("Validate_EveryTokenForbidden_SaysSo") {
   CHECK(refusal(forbid_all, 4).empty());
 }
 
+TEST_CASE("Validate_BeamsThatContradictOthers_AreRefused") {
+  const auto beams = [](SamplingParams& p) {
+    p.num_beams = 4;
+    p.temperature = 0.0F;
+  };
+  CHECK(refusal(beams).empty());
+  CHECK(has(refusal([](SamplingParams& p) { p.num_beams = 0; }), "num_beams is 0"));
+  CHECK(has(refusal([](SamplingParams& p) { p.num_beams = 129; }), "num_beams is 129"));
+  CHECK(
+      has(refusal([](SamplingParams& p) { p.num_beams = 2; }), "temperature is 1; allowed: 0 with num_beams above 1"));
+  CHECK(has(refusal([&](SamplingParams& p) { beams(p), p.mirostat = 2; }), "mirostat is 2"));
+  CHECK(has(refusal([&](SamplingParams& p) { beams(p), p.n = 5; }), "n is 5; allowed: at most num_beams, which is 4"));
+  for (const float bad : {kNaN, kInfinity, -kInfinity}) {
+    CHECK(has(refusal([&](SamplingParams& p) { beams(p), p.length_penalty = bad; }), "length_penalty is "));
+  }
+}
+
 }  // namespace
 }  // namespace genai::sampling

@@ -1,32 +1,37 @@
 #pragma once
 
 #include "genai/base/ids.h"
+#include "genai/core/kv.h"
 #include "genai/core/request.h"
 #include "genai/core/step.h"
-#include "genai/kv/token_budget.h"
+#include "genai/kv/kv_manager.h"
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <optional>
-#include <unordered_map>
+#include <string>
 #include <vector>
 
 namespace genai::sched {
 
 struct SchedulerConfig {
-  int max_num_seqs = 16;                       ///< sequences that run at once
-  std::int64_t max_num_batched_tokens = 2048;  ///< token budget of a step
+  int max_num_seqs = 64;                       ///< sequences that compute at once
+  std::int64_t max_num_batched_tokens = 2048;  ///< token budget of a step; no more sequences than that compute at once
   /// Prefill tokens in a step that also decodes: bounds how long running answers stall behind a new prompt.
   std::int64_t max_prefill_tokens_while_decoding = 256;
   bool can_chunk_prefill = true;  ///< false: a prompt runs whole in one step, whatever the budget
+  /// A waiting sequence gains one priority for each so many seconds, so that nobody waits for ever. 0 = no ageing.
+  double priority_ageing_seconds = 10.0;
 };
 
 /// A sequence as the scheduler gets it.
 struct NewSequence {
   SequenceId id;
-  std::vector<TokenId> prompt;        ///< not empty
-  std::int64_t max_total_tokens = 0;  ///< prompt and output; > prompt.size(), <= TokenBudget::capacity()
+  std::vector<TokenId> prompt;        ///< all known ids, not empty
+  std::int64_t max_total_tokens = 0;  ///< prompt and output; > prompt.size(), <= KvManager::capacity_tokens()
+  int priority = 0;                   ///< higher runs first
+  std::string cache_salt;
 };
 
 /// What came out for one planned sequence.
@@ -36,68 +41,96 @@ struct SequenceResult {
   std::optional<FinishReason> finish;  ///< the engine ends it (stop, error); the scheduler adds kLength
 };
 
-/// Outcome of a step, in plan order.
+/// Outcome of a step, in plan order; forked sequences may follow.
 struct StepResult {
   std::vector<SequenceResult> sequences;
 };
 
-/// Decides what runs next. Knows ids and counts, never tensors or text; tested without a model. One thread.
+/// Totals.
+struct SchedulerStats {
+  std::int64_t num_preemptions = 0;
+};
+
+/// Decides what runs next. Knows ids and counts, never tensors or text; tested without a model and in virtual time. One
+/// thread.
 ///
-/// First come, first served: running sequences keep running; decode rows go first, then prefill chunks in order of
-/// arrival, then waiting sequences while `max_num_seqs`, the token budget and the KV budget allow. A sequence reserves
-/// KV for its whole length on admission, so nothing is preempted. The head of the queue is never overtaken: no
-/// starvation.
+/// Order: priority (with ageing while waiting), then arrival. In a step, decode rows go first, then prefill chunks,
+/// then waiting sequences are admitted while `max_num_seqs`, the token budget and KV allow. The head of the queue is
+/// never overtaken by one of its class.
+///
+/// A sequence is admitted when KV has room for all of its known tokens and a little more; then it grows. When a running
+/// sequence finds no block, the running sequence of lowest priority and latest arrival is preempted: it gives its
+/// blocks back, keeps its tokens, and returns to the queue at its old place in line; what it had computed is found
+/// again in the prefix cache or lower tiers as far as it is still there. A waiting sequence whose priority (without
+/// ageing) is higher preempts one of lower priority when `max_num_seqs` or KV is what it waits for. A running sequence
+/// keeps what it gained by ageing until it was admitted, so it is not preempted by those that it went before. A
+/// sequence alone always fits, so the oldest of the highest class always advances.
 class Scheduler {
  public:
-  Scheduler(SchedulerConfig config, kv::TokenBudget budget);
+  Scheduler(SchedulerConfig config, kv::KvConfig kv);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
 
-  /// Puts a sequence at the end of the queue.
-  void add(NewSequence sequence);
+  /// Puts a sequence in the queue. `now`: seconds of any clock that never goes back; used for ageing only.
+  void add(NewSequence sequence, double now);
 
-  /// Starts `child` as a copy of `parent` after its whole prompt was computed, if there is room to run it now; else
-  /// the child is queued with its prompt, and false is returned. Requires: the parent runs.
-  bool fork(SequenceId parent, NewSequence child);
+  /// Starts `child` as a copy of the running `parent` and returns true; else (no room to run it now, or others wait
+  /// before it) queues it and returns false. `child.prompt` begins with tokens of the parent; it shares the KV of the
+  /// positions that both have and that are computed, those of the open plan included. May be called while a plan is
+  /// open (the child's first token then comes with update()) or not (its last token is then not computed yet). The
+  /// child has its parent's place in line, age and num_cached_tokens(). Requires: if a plan is open, it was run.
+  bool fork(SequenceId parent, NewSequence child, double now);
 
-  /// Forgets a sequence, running or waiting; true if it was known and running (the runner holds KV for it).
+  /// Forgets a sequence, running or waiting; false if it is unknown. Its KV is given back at once, but if the open plan
+  /// names it, when that is closed: what the plan lends stays until then.
   bool remove(SequenceId id);
 
-  /// The next step; empty when nothing can run. Requires: the last plan was updated.
-  StepPlan schedule();
+  /// Takes a running or idle sequence's blocks back and queues it again (an idle one when it gets its next token), as
+  /// if memory were short; false if it holds none. Requires: no plan is open.
+  bool preempt(SequenceId id);
+
+  /// The next step; empty when nothing can run. Requires: the last plan was updated or abandoned.
+  StepPlan schedule(double now);
+
+  /// The last plan was not run (KV is as before); its sequences are planned again. No effect when no plan is open.
+  void abandon();
 
   /// Advances by the last plan's outcome: appends tokens, ends what is finished. Returns the finished sequences in plan
-  /// order with their reason; their KV can be released.
+  /// order with their reason. Planned sequences that `result` does not name did not run and are planned again. The KV
+  /// of a step that ends with kError or kAbort is not kept for others. A sequence whose last known token was computed
+  /// and that gets neither token nor finish is idle: it is in no plan, does not count as computing, and is the first to
+  /// be preempted, until append() or remove().
   struct Finished {
     SequenceId id;
     FinishReason reason;
   };
   std::vector<Finished> update(const StepResult& result);
 
-  /// Prompt and generated ids of a running or waiting sequence. A loan until the next update().
+  /// Gives an idle sequence its next token. Requires: max_total_tokens is not exceeded.
+  void append(SequenceId id, TokenId token);
+
+  /// KV operations to carry out before the next step (and after update(), to free memory early).
+  std::vector<KvOp> take_kv_ops();
+  /// An operation failed: sequences that needed it start again from what is left. Abandons an open plan.
+  void kv_failed(const KvOp& op);
+
+  /// Prompt and generated ids of a running or waiting sequence. A loan until the next update() or append().
   const std::vector<TokenId>& tokens(SequenceId id) const;
   /// Whether one more token would be the last that `max_total_tokens` allows.
   bool next_token_is_last(SequenceId id) const;
+  /// Prompt tokens whose KV was found when the sequence first started.
+  std::int64_t num_cached_tokens(SequenceId id) const;
 
-  std::size_t num_running() const { return running_.size(); }
-  std::size_t num_waiting() const { return waiting_.size(); }
-  const kv::TokenBudget& budget() const { return budget_; }
+  std::size_t num_running() const;  ///< idle ones do not count
+  std::size_t num_waiting() const;  ///< likewise
+  SchedulerStats stats() const;
+  kv::KvManager& kv();
+  const kv::KvManager& kv() const;
 
  private:
-  struct State {
-    std::vector<TokenId> tokens;
-    std::int64_t max_total_tokens = 0;
-    std::int64_t num_computed_tokens = 0;
-    std::int64_t num_scheduled_tokens = 0;  ///< in the plan that is out
-    std::int64_t remaining() const { return static_cast<std::int64_t>(tokens.size()) - num_computed_tokens; }
-  };
-  void put(StepPlan& plan, SequenceId id, State& state, std::int64_t num_tokens) const;
-  bool admit_head();
-  std::int64_t prefill_share(const State& state, std::int64_t left) const;
-
-  SchedulerConfig config_;
-  kv::TokenBudget budget_;
-  std::unordered_map<SequenceId, State> states_;
-  std::vector<SequenceId> running_;  ///< in order of admission
-  std::deque<SequenceId> waiting_;   ///< in order of arrival
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace genai::sched

@@ -13,7 +13,7 @@
 
 namespace genai::tensor {
 
-Buffer::Buffer(std::size_t size_bytes) {
+Buffer::Buffer(std::size_t size_bytes, Pages pages) {
   if (size_bytes == 0) return;
   void* const memory =
       mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -22,6 +22,12 @@ Buffer::Buffer(std::size_t size_bytes) {
                 "no memory for a buffer of " + std::to_string(size_bytes) +
                     " bytes. Use shorter contexts, fewer sequences at once, or a machine with more memory.");
   }
+#ifdef MADV_NOHUGEPAGE
+  // Refused by kernels that have no large pages, where it is not needed.
+  if (pages == Pages::kSmall) (void)madvise(memory, size_bytes, MADV_NOHUGEPAGE);
+#else
+  (void)pages;
+#endif
   data_ = static_cast<std::byte*>(memory);
   size_bytes_ = size_bytes;
 }

@@ -4,13 +4,19 @@
 
 namespace genai::tensor {
 
+/// Page size of a buffer.
+enum class Pages {
+  kSystem,  ///< as the system is set up: large pages where it gives them
+  kSmall,   ///< the smallest, so that memory written here and there costs no more than what is written
+};
+
 /// Host memory that it owns: page aligned, zero at first. Pages never written to cost no physical memory, so a large
 /// buffer may be reserved before it is needed. Move-only. One thread.
 class Buffer {
  public:
   Buffer() = default;
   /// Throws kResourceExhausted when the address space or memory limit is used up. `size_bytes` may be 0.
-  explicit Buffer(std::size_t size_bytes);
+  explicit Buffer(std::size_t size_bytes, Pages pages = Pages::kSystem);
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
   Buffer(const Buffer&) = delete;

@@ -27,6 +27,16 @@ TEST_CASE("Buffer_New_IsZeroAndPageAligned") {
   CHECK(count_of(buffer, std::byte{0}) == 10000);
 }
 
+TEST_CASE("Buffer_OfSmallPages_CostsWhatIsWritten") {
+  constexpr std::size_t kStep = std::size_t{2} << 20;  // a large page
+  const std::int64_t before = resident_set_bytes();
+  const Buffer buffer(64 * kStep, Pages::kSmall);
+
+  for (std::size_t offset = 0; offset < buffer.size_bytes(); offset += kStep) buffer.data()[offset] = std::byte{1};
+
+  CHECK(resident_set_bytes() - before < static_cast<std::int64_t>(8 * kStep));
+}
+
 TEST_CASE("Buffer_OfSizeZero_HasNoMemory") {
   const Buffer buffer(0);
 

@@ -9,8 +9,10 @@ from onnx_genai.errors import InvalidArgumentError
 __all__ = ["checked_limit"]
 
 
-def checked_limit(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Option callback: checks the spelling and hands the text on, as ``LLM`` takes it."""
+def checked_limit(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Option callback: checks the spelling and hands the text on, as ``LLM`` takes it; None stays None."""
+    if value is None:
+        return None
     from onnx_genai.pipelines import parse_memory_limit  # takes time to import
 
     try:

@@ -11,7 +11,7 @@ import click
 
 from onnx_genai.cli.limits import checked_limit
 from onnx_genai.errors import InvalidArgumentError
-from onnx_genai.types import SamplingParams
+from onnx_genai.types import Decoder, KvDtype, SamplingParams
 
 if TYPE_CHECKING:
     from onnx_genai.pipelines import LLM
@@ -22,6 +22,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Options = TypeVar("Options", "ModelOptions", "SamplingOptions")
 
 BACKENDS = ("auto", "ort", "native")
+DECODERS = ("auto", "paged", "slot", "copy")
+KV_DTYPES = ("auto", "float32", "float16", "bfloat16", "int8")
 
 
 def _checked_backend(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -44,6 +46,17 @@ _MODEL_OPTIONS = (
     ),
     click.option(
         "--host-ram-limit", callback=checked_limit, default="auto", help="Memory on the host, in the same words."
+    ),
+    click.option("--disk-limit", callback=checked_limit, help="Disk for KV, in the same words; default: none."),
+    click.option(
+        "--disk-folder", type=click.Path(path_type=Path), help="Where KV lies on disk; default: a private one."
+    ),
+    click.option(
+        "--kv-dtype", type=click.Choice(KV_DTYPES), default="auto", show_default=True, help="Element type of KV."
+    ),
+    click.option("--no-prefix-cache", is_flag=True, help="Do not keep KV for later prompts that begin alike."),
+    click.option(
+        "--decoder", type=click.Choice(DECODERS), default="auto", show_default=True, help="How the graph is run."
     ),
     click.option("--threads", type=click.IntRange(1, 1024), help="Threads that compute; default: the physical cores."),
     click.option("--offline", is_flag=True, help="Never use the network."),
@@ -93,8 +106,17 @@ class ModelOptions:
     max_context: int | None
     vram_limit: str
     host_ram_limit: str
+    disk_limit: str | None
+    disk_folder: Path | None
+    kv_dtype: KvDtype
+    no_prefix_cache: bool
+    decoder: Decoder
     threads: int | None
     offline: bool
+
+    def __post_init__(self) -> None:
+        if self.disk_folder is not None and self.disk_limit is None:
+            raise click.UsageError("--disk-folder needs --disk-limit, which says how much may lie there")
 
     def open(self, path: Path) -> LLM:
         """Loads the model in ``path``."""
@@ -107,6 +129,11 @@ class ModelOptions:
             variant=self.variant,
             vram_limit=self.vram_limit,
             host_ram_limit=self.host_ram_limit,
+            disk_limit=self.disk_limit,
+            disk_folder=self.disk_folder,
+            kv_dtype=self.kv_dtype,
+            prefix_cache=not self.no_prefix_cache,
+            decoder=self.decoder,
             max_context=self.max_context,
             threads=self.threads,
         )

@@ -58,6 +58,7 @@ def _facts(package: ModelPackage, graph: dict[str, Any]) -> dict[str, Any]:
         "rewrite": graph["rewrite"],
         "ports": {**graph["ports"], "logits": graph["logits"]},
         "kv": graph["kv"],
+        "coverage": graph["coverage"],
         "max_batch": graph["max_batch"],
         "vocab_size": graph["vocab_size"],
         "context_limit": graph["context_limit"],
@@ -98,6 +99,7 @@ def _lines(facts: dict[str, Any]) -> Iterable[str]:
     yield f"chat template: {', '.join(template['names']) or '(none)'}" + _from(template["source"])
     yield f"decoder: {facts['decoder']}"
     yield from _known(facts, (("decoder_reason", "  because"), ("rewrite", "  graph")))
+    yield from _coverage(facts["coverage"])
     yield "inputs and outputs:"
     for role, port in facts["ports"].items():
         yield f"  {role}: {port}"
@@ -118,6 +120,15 @@ def _lines(facts: dict[str, Any]) -> Iterable[str]:
         yield f"warning: {warning}"
 
 
+def _coverage(coverage: dict[str, Any]) -> Iterable[str]:
+    yield f"attention nodes as PagedAttention: {coverage['replaced']} of {coverage['attention_nodes']}"
+    for problem in coverage["problems"]:
+        yield f"  not paged: {problem}"
+    more = coverage["num_problems"] - len(coverage["problems"])
+    if more:
+        yield f"  and {more} more"
+
+
 def _known(facts: dict[str, Any], rows: Iterable[tuple[str, str]]) -> Iterable[str]:
     for key, label in rows:
         if facts[key]:
@@ -131,6 +142,10 @@ def _from(source: str | None) -> str:
 def _kv(kv: dict[str, Any]) -> str:
     if not kv["tensors"]:
         return "(none)"
+    if "layers" in kv:
+        others = "" if kv["uniform"] else "; some differ"
+        sizes = f"{kv['heads']} heads, keys of {kv['head_dim']}, values of {kv['value_dim']}"
+        return f"{kv['layers']} layers of {kv['dtype']}, {sizes}, blocks of {kv['block_size']}{others}"
     shape = ", ".join("*" if size is None else str(size) for size in kv["shape"])
     others = "" if kv["uniform"] else "; some differ"
     return f"{kv['tensors']} tensors of {kv['dtype']} [{shape}]{others}"

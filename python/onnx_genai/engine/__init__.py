@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from onnx_genai.engine.async_generation import AsyncGeneration
+from onnx_genai.engine.chunks import TokenTable
+from onnx_genai.engine.generation import Generation
+from onnx_genai.engine.identity import KvIdentity
 from onnx_genai.engine.inspection import describe_graph
 from onnx_genai.engine.limits import MemoryLimit, parse_memory_limit
-from onnx_genai.engine.model_engine import EngineOptions, Generation, ModelEngine, PromptIds, TokenTable
+from onnx_genai.engine.memory import KvMemory, plan_memory
+from onnx_genai.engine.model_engine import ModelEngine, PromptIds, prompt_array
+from onnx_genai.engine.options import EngineOptions
+from onnx_genai.engine.params import RequestOptions
 from onnx_genai.engine.runtime import OrtLibrary, find_ort_library
 
 __all__ = [
+    "AsyncGeneration",
     "EngineOptions",
     "Generation",
+    "KvIdentity",
+    "KvMemory",
     "MemoryLimit",
     "ModelEngine",
     "OrtLibrary",
     "PromptIds",
+    "RequestOptions",
     "TokenTable",
     "describe_graph",
     "find_ort_library",
     "parse_memory_limit",
+    "plan_memory",
+    "prompt_array",
 ]

@@ -1,103 +1,46 @@
-"""A package opened in the compiled engine: :class:`ModelEngine`, and one running request: :class:`Generation`."""
+"""A package opened in the compiled engine: :class:`ModelEngine`."""
 
 from __future__ import annotations
 
 import atexit
-import builtins
 import contextlib
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from types import TracebackType
-from typing import Literal, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from onnx_genai import _core, graph
-from onnx_genai.engine.limits import parse_memory_limit
-from onnx_genai.engine.params import to_core_params
+from onnx_genai.engine.async_generation import AsyncGeneration
+from onnx_genai.engine.chunks import TokenTable
+from onnx_genai.engine.event_reader import EventReader, Inbox, stop_readers
+from onnx_genai.engine.generation import Generation
+from onnx_genai.engine.identity import KvIdentity, kv_identity
+from onnx_genai.engine.memory import KvMemory, plan_memory
+from onnx_genai.engine.options import EngineOptions
+from onnx_genai.engine.params import RequestOptions, to_core_params
 from onnx_genai.engine.runtime import OrtLibrary, find_ort_library
 from onnx_genai.engine.spec import to_core_spec
 from onnx_genai.errors import AbortedError, InvalidArgumentError
 from onnx_genai.package import ModelPackage
-from onnx_genai.types import Choice, Chunk, FinishReason, Result, SamplingParams, TokenLogprob, Usage
+from onnx_genai.types import SamplingParams
 
-__all__ = ["EngineOptions", "Generation", "ModelEngine", "PromptIds", "TokenTable"]
+__all__ = ["ModelEngine", "PromptIds", "prompt_array"]
 
 PromptIds = Sequence[int] | npt.NDArray[np.int64] | npt.NDArray[np.int32]
 """Token ids of a prompt: a list, or a 1-D C-contiguous int64 or int32 array."""
 
-# Ctrl-C is seen between two waits, so each is short.
-_WAIT_MS = 100
-
-MAX_THREADS = 1024
-"""Far above any CPU; each thread is started when the model is loaded."""
-MAX_NUM_SEQS = 2**31 - 1
+_KV_BYTES = {
+    graph.DType.FLOAT32: (4, 0),
+    graph.DType.FLOAT16: (2, 0),
+    graph.DType.BFLOAT16: (2, 0),
+    graph.DType.INT8: (1, 8),
+}
+"""Bytes of an element, and of the scales of one head's key and value."""
 
 _open_engines: weakref.WeakSet[ModelEngine] = weakref.WeakSet()
-
-
-class TokenTable(Protocol):
-    """The text of each token; ``tokenizer.TokenTableData`` is one. Semantics: ``cpp/genai/core/token_table.h``."""
-
-    @property
-    def decoding(self) -> Literal["byte_level", "byte_fallback"]: ...
-    @property
-    def strip_first_space(self) -> bool: ...
-    @property
-    def bytes(self) -> Sequence[builtins.bytes]: ...
-    @property
-    def kinds(self) -> Sequence[int]: ...
-    @property
-    def first(self) -> Mapping[int, builtins.bytes]: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
-    """How a model is loaded and scheduled."""
-
-    ep: str = "cpu"
-    """Execution provider: ``cpu``, or the name of one that the installed ONNX Runtime has."""
-    ep_options: Mapping[str, str] = field(default_factory=dict)
-    threads: int | None = None
-    """Intra-op threads; None uses the physical cores that this process may use."""
-    max_context: int | None = None
-    """Upper bound on prompt and output tokens; the model's own limit still holds."""
-    kv_memory: str | int | float = "auto"
-    """Bytes that KV may take, in the grammar of ``engine.limits``; auto is half of the available memory."""
-    kv_memory_name: str = "host_ram_limit"
-    """What the caller calls that limit, for errors."""
-    max_num_seqs: int = 16
-    """Sequences that run at once; more wait."""
-    max_num_batched_tokens: int = 2048
-    """Token budget of a step."""
-    max_prefill_tokens_while_decoding: int = 256
-    """Prefill tokens in a step that also decodes."""
-    max_queue: int = 4096
-    """Open requests; one more is refused."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.ep, str) or not self.ep:
-            raise InvalidArgumentError(f"ep is {self.ep!r}; allowed: cpu, or the name of an execution provider")
-        self._check_ep_options()
-        for name in ("max_num_batched_tokens", "max_prefill_tokens_while_decoding", "max_queue"):
-            _check_positive(name, getattr(self, name))
-        _check_positive("max_num_seqs", self.max_num_seqs, high=MAX_NUM_SEQS)
-        if self.threads is not None:
-            _check_positive("threads", self.threads, high=MAX_THREADS)
-        if self.max_context is not None:
-            _check_positive("max_context", self.max_context)
-        parse_memory_limit(self.kv_memory, name=self.kv_memory_name)
-
-    def _check_ep_options(self) -> None:
-        if not isinstance(self.ep_options, Mapping):
-            raise InvalidArgumentError(f"ep_options is {self.ep_options!r}; allowed: a mapping of texts")
-        for key, value in self.ep_options.items():
-            if not isinstance(key, str) or not isinstance(value, str):
-                raise InvalidArgumentError(f"ep_options has {key!r}: {value!r}; allowed: a text for each text")
-        if self.ep == "cpu" and self.ep_options:
-            raise InvalidArgumentError(f"ep_options is {dict(self.ep_options)}; the provider cpu takes none")
 
 
 class ModelEngine:
@@ -114,14 +57,16 @@ class ModelEngine:
         package: ModelPackage,
         table: TokenTable,
         library: OrtLibrary,
-        description: Mapping[str, object],
+        contract: graph.GraphContract,
     ) -> None:
         """Use :meth:`open`."""
         self._core = core
         self._table = table
+        self._contract = contract
+        self._reader = EventReader(core)
         self.package = package
         self.ort_library = library
-        self.description = description
+        self.description: Mapping[str, object] = graph.describe(contract)
         """Roles of the graph's ports, decoder and why, rewrites, notes; as ``onnx-genai show`` prints them."""
         _open_engines.add(self)
 
@@ -140,26 +85,13 @@ class ModelEngine:
         """
         options = options or EngineOptions()
         library = find_ort_library()
-        contract = graph.resolve(package)
-        engine_options = _core.EngineOptions()
-        engine_options.max_num_seqs = options.max_num_seqs
-        engine_options.max_num_batched_tokens = options.max_num_batched_tokens
-        engine_options.max_prefill_tokens_while_decoding = options.max_prefill_tokens_while_decoding
-        engine_options.max_queue = options.max_queue
-        engine_options.eos_ids = [token for token in package.eos_token_ids if token < contract.vocab_size]
-        if options.max_context is not None:
-            engine_options.context_limit = options.max_context
-            engine_options.context_source = "max_context"
-        available = _core.available_host_memory_bytes()
-        limit = parse_memory_limit(options.kv_memory, name=options.kv_memory_name)
-        budget = limit.resolve(capacity_bytes=available, auto_bytes=available // 2)
-        if budget < 1:
-            raise InvalidArgumentError(
-                f"{options.kv_memory_name} is {options.kv_memory!r}, which leaves no memory for KV; allowed: above 0 "
-                "(auto is half of the available memory)"
-            )
-        engine_options.kv_budget_bytes = min(budget, 2**63 - 1)
-        engine_options.kv_budget_source = f"{options.kv_memory_name}={options.kv_memory}"
+        contract = graph.resolve(package, decoder=options.decoder, kv_dtype=options.kv_dtype)
+        memory = plan_memory(
+            options,
+            block_bytes=_kv_bytes_per_token(contract) * contract.block_size,
+            context_bytes=_kv_bytes_per_token(contract) * contract.context_limit,
+            available_bytes=_core.available_host_memory_bytes(),
+        )
         core_table = _core.TokenTable(
             byte_fallback=table.decoding == "byte_fallback",
             strip_first_space=table.strip_first_space,
@@ -168,9 +100,12 @@ class ModelEngine:
             first=table.first,
         )
         core = _core.Engine(
-            to_core_spec(contract), _runner_options(package, options, library), engine_options, core_table
+            to_core_spec(contract),
+            _runner_options(package, options, library, memory),
+            _engine_options(package, options, contract, memory),
+            core_table,
         )
-        return cls(core, package, table, library, graph.describe(contract))
+        return cls(core, package, table, library, contract)
 
     @property
     def context_limit(self) -> int | None:
@@ -200,7 +135,12 @@ class ModelEngine:
         """Totals since the model was loaded, and gauges; names as in ``cpp/genai/engine/metrics.h``."""
         return self._core.metrics()
 
-    def submit(self, prompt: PromptIds, params: SamplingParams) -> Generation:
+    @property
+    def vocab_size(self) -> int:
+        """Ids that the model knows; 0 if nothing says so."""
+        return self._contract.vocab_size
+
+    def submit(self, prompt: PromptIds, params: SamplingParams, options: RequestOptions | None = None) -> Generation:
         """Starts a request and returns at once.
 
         Raises:
@@ -209,17 +149,65 @@ class ModelEngine:
             ResourceExhaustedError: Queue or memory budget.
             AbortedError: The model is closed, or the process was forked.
         """
-        request = self._core.submit(
+        request = self._prepared(prompt, params, options, _core.Delivery.own)()
+        return Generation(self._core, request, params, self._table)
+
+    def submit_async(
+        self,
+        prompt: PromptIds,
+        params: SamplingParams,
+        options: RequestOptions | None = None,
+        *,
+        until_end: bool = False,
+    ) -> AsyncGeneration:
+        """:meth:`submit` for the running event loop; with ``until_end`` all pieces come with the last one."""
+        delivery = _core.Delivery.shared_at_end if until_end else _core.Delivery.shared
+        inbox = Inbox()
+        request = self._reader.submit(inbox, self._prepared(prompt, params, options, delivery))
+        return AsyncGeneration(self._reader, inbox, request, params, self._table)
+
+    def _prepared(
+        self, prompt: PromptIds, params: SamplingParams, options: RequestOptions | None, delivery: _core.Delivery
+    ) -> Callable[[], int]:
+        """Converts and checks; what is returned submits, without further work."""
+        options = options or RequestOptions()
+        return partial(
+            self._core.submit,
             prompt_array(prompt),
             to_core_params(params, self.package.generation),
             list(params.logits_processors),
             params.sampler,
+            priority=int(options.priority),
+            timeout=None if options.timeout is None else float(options.timeout),
+            cache_salt=options.cache_salt,
+            delivery=delivery,
         )
-        return Generation(self._core, request, params, self._table)
+
+    def preempt(self, generation: Generation | AsyncGeneration) -> bool:
+        """Takes the KV of a running request back, as if memory were short; False if it does not run. For tests."""
+        return self._core.preempt(generation.request_id)
+
+    @cached_property
+    def kv_identity(self) -> KvIdentity:
+        """What must be the same for KV of one process to be used in another. Reads the model's files once."""
+        info = self._core.info()
+        return kv_identity(self._contract, decoder=str(info["decoder"]))
+
+    def export_kv(self, tokens: PromptIds, cache_salt: str = "") -> tuple[int, npt.NDArray[np.uint8]]:
+        """Returns the KV of the longest cached prefix, in full blocks: how many tokens that is, and the bytes."""
+        return self._core.export_kv(prompt_array(tokens), cache_salt)
+
+    def import_kv(self, tokens: PromptIds, data: npt.NDArray[np.uint8], cache_salt: str = "") -> int:
+        """Puts exported KV of the first tokens into the cache as far as there is room; returns the tokens it holds."""
+        return self._core.import_kv(prompt_array(tokens), cache_salt, data)
+
+    def clear_prefix_cache(self) -> None:
+        """Drops all KV that no running request holds."""
+        self._core.clear_prefix_cache()
 
     def close(self) -> None:
         """Aborts what runs and frees the model; a second call does nothing."""
-        self._core.close()
+        self._reader.stop()
         _open_engines.discard(self)
 
     def __enter__(self) -> ModelEngine:
@@ -229,138 +217,6 @@ class ModelEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-class Generation:
-    """One running request: iterate over its :class:`~onnx_genai.types.Chunk` s, or take the :meth:`result`.
-
-    Used by one thread at a time. Leaving it (``close``, garbage collection, an exception in the loop body) aborts the
-    request.
-    """
-
-    def __init__(self, core: _core.Engine, request: int, params: SamplingParams, table: TokenTable) -> None:
-        self._core = core
-        self._request = request
-        self._params = params
-        self._table = table
-        self._done = False
-        self._error: Exception | None = None
-
-    def __iter__(self) -> Iterator[Chunk]:
-        """Yields pieces as they come.
-
-        Raises:
-            GenAIError: The request failed; what came before is valid.
-        """
-        yield from self._chunks(until_end=False)
-
-    def _chunks(self, *, until_end: bool) -> Iterator[Chunk]:
-        try:
-            while not self._done or self._error is not None:
-                yield from self.poll(_WAIT_MS, until_end=until_end)
-        finally:
-            self.close()
-
-    def poll(self, timeout_ms: int, *, until_end: bool = False) -> list[Chunk]:
-        """Returns what is there, waiting up to ``timeout_ms`` for the first piece; empty means none came.
-
-        With ``until_end`` it waits for the last piece, and the engine does not wake this thread for each token.
-
-        A failure is raised by the call after the one that returned the last valid pieces.
-        """
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-        if self._done:
-            return []
-        chunks: list[Chunk] = []
-        for event in self._core.wait(self._request, timeout_ms, until_end):
-            self._done = self._done or event.last
-            if event.error is not None:
-                self._error = event.error
-                break
-            chunks.append(self._chunk(event))
-        if not chunks and self._error is not None:
-            return self.poll(0, until_end=until_end)
-        return chunks
-
-    @property
-    def done(self) -> bool:
-        """The last chunk was delivered."""
-        return self._done
-
-    def result(self) -> Result:
-        """Waits for the end and returns everything that was not yet taken by iterating."""
-        texts: dict[int, list[str]] = {}
-        tokens: dict[int, list[int]] = {}
-        logprobs: dict[int, list[TokenLogprob]] = {}
-        last: dict[int, Chunk] = {}
-        for chunk in self._chunks(until_end=True):
-            texts.setdefault(chunk.index, []).append(chunk.text)
-            tokens.setdefault(chunk.index, []).extend(chunk.token_ids)
-            logprobs.setdefault(chunk.index, []).extend(chunk.logprobs or ())
-            last[chunk.index] = chunk
-        choices = tuple(
-            Choice(
-                index=index,
-                text="".join(texts[index]),
-                token_ids=tuple(tokens[index]),
-                finish_reason=chunk.finish_reason or "abort",
-                stop_reason=chunk.stop_reason,
-                logprobs=tuple(logprobs[index]) if self._params.logprobs else None,
-            )
-            for index, chunk in sorted(last.items())
-        )
-        final = next((chunk for chunk in last.values() if chunk.usage is not None), None)
-        if final is None or final.usage is None:
-            raise AbortedError("the request was closed before it ended; submit it again")
-        return Result(choices=choices, usage=final.usage, budget_cap=final.budget_cap)
-
-    def abort(self) -> None:
-        """Ends the request within one step; the last chunks (finish reason ``abort``) still come."""
-        if not self._done:
-            self._core.abort(self._request)
-
-    def close(self) -> None:
-        """Ends the request and forgets what was not yet taken."""
-        if not self._done:
-            self._done = True
-            self._core.drop(self._request)
-
-    def __del__(self) -> None:
-        if not getattr(self, "_done", True):
-            self.close()
-
-    def _chunk(self, event: _core.Event) -> Chunk:
-        stop_reason: str | int | None = event.stop_token
-        if event.stop_index is not None:
-            stop_reason = self._params.stop[event.stop_index]
-        usage = None
-        if event.last:
-            prompt, completion, cached = event.usage
-            usage = Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
-        return Chunk(
-            index=event.choice,
-            text=event.text,
-            token_ids=event.tokens,
-            finish_reason=cast("FinishReason | None", event.finish),
-            stop_reason=stop_reason,
-            logprobs=self._logprobs(event) if self._params.logprobs else None,
-            usage=usage,
-            budget_cap=event.budget_cap,
-        )
-
-    def _logprobs(self, event: _core.Event) -> tuple[TokenLogprob, ...]:
-        return tuple(
-            self._token_logprob(token, logprob, tuple(self._token_logprob(*each) for each in top))
-            for token, logprob, top in event.logprobs
-        )
-
-    def _token_logprob(self, token: int, logprob: float, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
-        raw = self._table.bytes[token] if token < len(self._table.bytes) else b""
-        return TokenLogprob(
-            token_id=token, token=raw.decode("utf-8", errors="replace"), token_bytes=raw, logprob=logprob, top=top
-        )
 
 
 def prompt_array(prompt: PromptIds) -> npt.NDArray[np.int64]:
@@ -393,20 +249,49 @@ def prompt_array(prompt: PromptIds) -> npt.NDArray[np.int64]:
     return np.asarray(prompt, dtype=np.int64)
 
 
-def _runner_options(package: ModelPackage, options: EngineOptions, library: OrtLibrary) -> _core.RunnerOptions:
-    providers = [] if options.ep == "cpu" else [(options.ep, list(options.ep_options.items()))]
+def _kv_bytes_per_token(contract: graph.GraphContract) -> int:
+    """Of a paged graph; int8 KV has a float32 scale for each head's key and value."""
+    total = 0
+    for layer in contract.paged_layers:
+        item, scales = _KV_BYTES[layer.dtype]
+        total += layer.kv_heads * ((layer.head_dim + layer.value_dim) * item + scales)
+    return total
+
+
+def _engine_options(
+    package: ModelPackage, options: EngineOptions, contract: graph.GraphContract, memory: KvMemory
+) -> _core.EngineOptions:
+    core = _core.EngineOptions()
+    core.max_num_seqs = options.max_num_seqs
+    core.max_num_batched_tokens = options.max_num_batched_tokens
+    core.max_prefill_tokens_while_decoding = options.max_prefill_tokens_while_decoding
+    core.max_queue = options.max_queue
+    core.prefix_cache = options.prefix_cache
+    core.kv_budget_source = memory.source
+    core.eos_ids = [token for token in package.eos_token_ids if token < contract.vocab_size]
+    if options.max_context is not None:
+        core.context_limit = options.max_context
+        core.context_source = "max_context"
+    return core
+
+
+def _runner_options(
+    package: ModelPackage, options: EngineOptions, library: OrtLibrary, memory: KvMemory
+) -> _core.RunnerOptions:
+    providers = [] if options.on_cpu else [(options.ep, list(options.ep_options.items()))]
     return _core.RunnerOptions(
         ort_library=str(library.path),
         intra_op_threads=options.threads or package.session_options.intra_op_num_threads or 0,
         spinning=True,
         providers=providers,
         session_config=list(package.session_options.config_entries.items()),
+        kv=_core.KvMemory(
+            hot_bytes=memory.hot_bytes,
+            warm_bytes=memory.warm_bytes,
+            cold_bytes=memory.cold_bytes,
+            cold_folder="" if memory.cold_folder is None else str(memory.cold_folder),
+        ),
     )
-
-
-def _check_positive(name: str, value: object, *, high: int = 2**63 - 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
-        raise InvalidArgumentError(f"{name} is {value!r}; allowed: a whole number in 1..{high}")
 
 
 @atexit.register
@@ -415,3 +300,4 @@ def _close_open_engines() -> None:
     for engine in list(_open_engines):
         with contextlib.suppress(AbortedError):  # opened before a fork, in another process
             engine.close()
+    stop_readers()

@@ -1,12 +1,22 @@
-"""Request parameters and package defaults to the core's parameters."""
+"""How one request is scheduled, and its sampling parameters with package defaults as the core takes them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+
 from onnx_genai import _core
+from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.package import GenerationDefaults
 from onnx_genai.types import SamplingParams
 
-__all__ = ["to_core_params"]
+__all__ = ["RequestOptions", "to_core_params"]
+
+MAX_PRIORITY = 2**31 - 1
+MAX_SALT_BYTES = 1024
+MAX_TIMEOUT_SECONDS = 1e8
+"""Three years; far below what the core's clock can hold."""
 
 _COPIED = (
     "min_new_tokens",
@@ -27,6 +37,7 @@ _COPIED = (
     "skip_special_tokens",
     "seed",
     "n",
+    "num_beams",
     "logprobs",
     "top_logprobs",
 )
@@ -38,7 +49,44 @@ _FROM_PACKAGE: tuple[tuple[str, float], ...] = (
     ("min_p", 0.0),
     ("repetition_penalty", 1.0),
     ("no_repeat_ngram_size", 0),
+    ("length_penalty", 1.0),
 )
+_EARLY_STOPPING: dict[bool | str | None, _core.EarlyStopping] = {
+    None: _core.EarlyStopping.heuristic,
+    False: _core.EarlyStopping.heuristic,
+    True: _core.EarlyStopping.first,
+    "never": _core.EarlyStopping.never,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOptions:
+    """How one request is scheduled and cached, whatever it samples."""
+
+    priority: int = 0
+    """Higher runs first; a running request of lower priority makes room."""
+    timeout: float | None = None
+    """Seconds from submission to the last token, > 0; then the request fails with ``DeadlineError``. None: no limit."""
+    cache_salt: str = ""
+    """Only requests with the same salt share cached KV, and can tell by their speed what others have asked."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.priority, bool) or not isinstance(self.priority, (int, np.integer)):
+            raise InvalidArgumentError(f"priority is {self.priority!r}; allowed: a whole number, higher runs first")
+        if abs(int(self.priority)) > MAX_PRIORITY:
+            raise InvalidArgumentError(f"priority is {self.priority}; allowed: -{MAX_PRIORITY}..{MAX_PRIORITY}")
+        if self.timeout is not None:
+            _check_timeout(self.timeout)
+        if not isinstance(self.cache_salt, str):
+            raise InvalidArgumentError(f"cache_salt is {self.cache_salt!r}; allowed: text")
+        try:
+            size = len(self.cache_salt.encode("utf-8"))
+        except UnicodeEncodeError as error:
+            raise InvalidArgumentError(
+                f"cache_salt has a lone surrogate at character {error.start}; allowed: text that UTF-8 can hold"
+            ) from error
+        if size > MAX_SALT_BYTES:
+            raise InvalidArgumentError(f"cache_salt has {size} bytes; allowed: at most {MAX_SALT_BYTES}")
 
 
 def to_core_params(params: SamplingParams, defaults: GenerationDefaults) -> _core.SamplingParams:
@@ -54,7 +102,19 @@ def to_core_params(params: SamplingParams, defaults: GenerationDefaults) -> _cor
         if value is None:
             value = getattr(defaults, name)
         setattr(core, name, off if value is None else value)
+    if params.num_beams > 1:
+        core.temperature = 0.0  # whatever the package says: beams draw nothing at random
+    early = params.early_stopping if params.early_stopping is not None else defaults.early_stopping
+    core.early_stopping = _EARLY_STOPPING[early]
     core.bad_words = [list(word) for word in params.bad_words]
     core.logit_bias = list(params.logit_bias.items())
     core.forced_tokens = list(params.forced_tokens.items())
     return core
+
+
+def _check_timeout(timeout: object) -> None:
+    allowed = "seconds above 0, or None for no limit"
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float, np.integer, np.floating)):
+        raise InvalidArgumentError(f"timeout is {timeout!r}; allowed: {allowed}")
+    if not 0.0 < timeout <= MAX_TIMEOUT_SECONDS:  # false for NaN as well
+        raise InvalidArgumentError(f"timeout is {timeout}; allowed: {allowed}, at most {MAX_TIMEOUT_SECONDS:g}")

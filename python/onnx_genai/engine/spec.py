@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnx_genai import _core
-from onnx_genai.graph import OPTIONAL_PORTS, ConstantInput, GraphContract, InputPort, KvPair
+from onnx_genai.graph import OPTIONAL_PORTS, ConstantInput, GraphContract, InputPort, KvPair, PagedLayer
 
 __all__ = ["to_core_spec"]
 
@@ -21,6 +21,8 @@ def to_core_spec(contract: GraphContract) -> _core.ModelSpec:
         setattr(spec, name, None if port is None else _port(port))
     spec.constants = [_constant(constant) for constant in contract.constants]
     spec.kv = [_pair(pair) for pair in contract.kv]
+    spec.paged_layers = [_layer(layer) for layer in contract.paged_layers]
+    spec.block_size = contract.block_size
     spec.logits = contract.logits
     spec.logits_dtype = _core.DType[contract.logits_dtype.value]
     spec.last_logits_only = contract.last_logits_only
@@ -52,4 +54,17 @@ def _pair(pair: KvPair) -> _core.KvPair:
         dims=pair.dims,
         batch_axis=pair.batch_axis,
         sequence_axis=pair.sequence_axis,
+    )
+
+
+def _layer(layer: PagedLayer) -> _core.PagedLayer:
+    return _core.PagedLayer(
+        key_cache=layer.key_cache,
+        value_cache=layer.value_cache,
+        key_scale=layer.key_scale,
+        value_scale=layer.value_scale,
+        dtype=_core.DType[layer.dtype.value],
+        kv_heads=layer.kv_heads,
+        head_dim=layer.head_dim,
+        value_dim=layer.value_dim,
     )

@@ -6,10 +6,12 @@ from onnx_genai.graph.contract import (
     OPTIONAL_PORTS,
     CacheStyle,
     ConstantInput,
+    Coverage,
     DType,
     GraphContract,
     InputPort,
     KvPair,
+    PagedLayer,
 )
 from onnx_genai.graph.describe import describe
 from onnx_genai.graph.io import resolve
@@ -18,10 +20,12 @@ __all__ = [
     "OPTIONAL_PORTS",
     "CacheStyle",
     "ConstantInput",
+    "Coverage",
     "DType",
     "GraphContract",
     "InputPort",
     "KvPair",
+    "PagedLayer",
     "describe",
     "resolve",
 ]

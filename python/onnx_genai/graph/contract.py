@@ -7,7 +7,17 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["OPTIONAL_PORTS", "CacheStyle", "ConstantInput", "DType", "GraphContract", "InputPort", "KvPair"]
+__all__ = [
+    "OPTIONAL_PORTS",
+    "CacheStyle",
+    "ConstantInput",
+    "Coverage",
+    "DType",
+    "GraphContract",
+    "InputPort",
+    "KvPair",
+    "PagedLayer",
+]
 
 OPTIONAL_PORTS = (
     "attention_mask",
@@ -19,6 +29,10 @@ OPTIONAL_PORTS = (
     "use_cache_branch",
     "write_indices",
     "nonpad_kv_seqlen",
+    "cumulative_sequence_length",
+    "past_seqlens",
+    "block_table",
+    "logits_indices",
 )
 """Fields of :class:`GraphContract` that hold an input port, or None where the graph has no such input."""
 
@@ -47,6 +61,8 @@ class CacheStyle(str, Enum):
     """Present is a new, longer tensor each step (concatenated past)."""
     NONE = "none"
     """No KV: the whole prefix runs again each step."""
+    PAGED = "paged"
+    """Rewritten to genai.runtime::PagedAttention: KV in blocks, tokens of many sequences one after another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +97,37 @@ class KvPair:
     """Shape of the past input; -1 for the batch and sequence axes unless static, all others are known."""
     batch_axis: int = 0
     sequence_axis: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagedLayer:
+    """KV of one layer of a paged graph: graph inputs that the operator reads and writes in place."""
+
+    key_cache: str
+    """[num_blocks, kv_heads, head_dim, block_size]."""
+    value_cache: str
+    """[num_blocks, kv_heads, block_size, value_dim]."""
+    key_scale: str = ""
+    """float32 [num_blocks, kv_heads, block_size], with int8 KV; else empty."""
+    value_scale: str = ""
+    dtype: DType
+    """float32, float16, bfloat16 or int8."""
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How much of a graph the paged decoder covers."""
+
+    attention_nodes: int = 0
+    """Nodes that keep a past."""
+    replaced: int = 0
+    """How many of them are PagedAttention in the graph that runs: all or none."""
+    problems: tuple[str, ...] = ()
+    """Why the graph is not paged: one sentence a node or value, the first few of ``num_problems``."""
+    num_problems: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +168,19 @@ class GraphContract:
     kv: tuple[KvPair, ...] = ()
     """By layer, key before value."""
 
+    cumulative_sequence_length: InputPort | None = None
+    """Paged: int32 [num_sequences + 1], the first token of each sequence, then the end."""
+    past_seqlens: InputPort | None = None
+    """Paged: int32 [num_sequences], positions before the step."""
+    block_table: InputPort | None = None
+    """Paged: int32 [num_sequences, max_blocks]; -1 behind a row's end."""
+    logits_indices: InputPort | None = None
+    """Paged: int64 [num_rows], tokens whose logits are wanted; None if the graph returns those of all tokens."""
+    paged_layers: tuple[PagedLayer, ...] = ()
+    """Paged: by layer. ``kv`` is then empty, and ids and positions are int64 [1, num_tokens]."""
+    block_size: int = 0
+    """Paged: positions of a block; the graph leaves it open."""
+
     logits: str
     logits_dtype: DType
     last_logits_only: bool = False
@@ -139,6 +199,8 @@ class GraphContract:
     """Why ``cache`` is what it is, for ``show``."""
     rewrite_reason: str = ""
     """What was rewritten in the graph, or why nothing was."""
+    coverage: Coverage = Coverage()
+    """What the paged decoder covers, for ``show``."""
     external_files: tuple[Path, ...] = ()
     """All files that hold weights, besides ``model_path``."""
     notes: tuple[str, ...] = ()

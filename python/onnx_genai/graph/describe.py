@@ -12,6 +12,7 @@ _DECODERS = {
     CacheStyle.SLOT_GQA: "slot (past and present share one buffer)",
     CacheStyle.SLOT_STATIC: "slot (static cache)",
     CacheStyle.COPY: "copy (present is a new tensor each step)",
+    CacheStyle.PAGED: "paged (KV in blocks, many sequences in one run)",
     CacheStyle.NONE: "none (the whole text runs again each step)",
 }
 
@@ -19,8 +20,8 @@ _DECODERS = {
 def describe(contract: GraphContract) -> dict[str, Any]:
     """Returns what the graph is and how it is driven, in values that JSON can hold.
 
-    Keys: model, decoder, why, ports, kv, logits, vocab_size, context_limit, context_source, max_batch, rewrite,
-    external_files, notes.
+    Keys: model, decoder, why, ports, kv, coverage, logits, vocab_size, context_limit, context_source, max_batch,
+    rewrite, external_files, notes.
     """
     ports: dict[str, str] = {}
     for role in ("input_ids", *OPTIONAL_PORTS):
@@ -29,18 +30,21 @@ def describe(contract: GraphContract) -> dict[str, Any]:
             ports[role] = f"{port.name} ({port.dtype.value}, rank {port.rank})"
     for constant in contract.constants:
         ports[constant.port.name] = f"always {constant.value} ({constant.port.dtype.value})"
-    kv: dict[str, Any] = {"tensors": len(contract.kv)}
-    if contract.kv:
-        first = contract.kv[0]
-        kv["dtype"] = first.dtype.value
-        kv["shape"] = [None if size < 0 else size for size in first.dims]
-        kv["uniform"] = all((pair.dims, pair.dtype) == (first.dims, first.dtype) for pair in contract.kv)
+    notes = list(contract.notes)
+    if contract.max_batch:
+        notes.append("the batch dimension is fixed to 1; sequences run one after another")
     return {
         "model": str(contract.model_path),
         "decoder": _DECODERS[contract.cache],
         "why": contract.cache_reason,
         "ports": ports,
-        "kv": kv,
+        "kv": _layers(contract) if contract.paged_layers else _pairs(contract),
+        "coverage": {
+            "attention_nodes": contract.coverage.attention_nodes,
+            "replaced": contract.coverage.replaced,
+            "problems": list(contract.coverage.problems),
+            "num_problems": contract.coverage.num_problems,
+        },
         "logits": f"{contract.logits} ({contract.logits_dtype.value})",
         "vocab_size": contract.vocab_size or None,
         "context_limit": contract.context_limit or None,
@@ -48,5 +52,30 @@ def describe(contract: GraphContract) -> dict[str, Any]:
         "max_batch": contract.max_batch or None,
         "rewrite": contract.rewrite_reason,
         "external_files": [str(path) for path in contract.external_files],
-        "notes": list(contract.notes),
+        "notes": notes,
+    }
+
+
+def _pairs(contract: GraphContract) -> dict[str, Any]:
+    kv: dict[str, Any] = {"tensors": len(contract.kv)}
+    if contract.kv:
+        first = contract.kv[0]
+        kv["dtype"] = first.dtype.value
+        kv["shape"] = [None if size < 0 else size for size in first.dims]
+        kv["uniform"] = all((pair.dims, pair.dtype) == (first.dims, first.dtype) for pair in contract.kv)
+    return kv
+
+
+def _layers(contract: GraphContract) -> dict[str, Any]:
+    first = contract.paged_layers[0]
+    sizes = {(layer.kv_heads, layer.head_dim, layer.value_dim, layer.dtype) for layer in contract.paged_layers}
+    return {
+        "tensors": 2 * len(contract.paged_layers),
+        "layers": len(contract.paged_layers),
+        "dtype": first.dtype.value,
+        "heads": first.kv_heads,
+        "head_dim": first.head_dim,
+        "value_dim": first.value_dim,
+        "block_size": contract.block_size,
+        "uniform": len(sizes) == 1,
     }

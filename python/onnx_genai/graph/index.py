@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import onnx
 
 from onnx_genai.graph.contract import DType
 from onnx_genai.graph.skeleton import subgraphs_of
 
-__all__ = ["GraphIndex", "Use", "attribute_int", "dims_of", "dtype_of", "input_of", "symbols_of"]
+__all__ = [
+    "GraphIndex",
+    "Use",
+    "attribute_int",
+    "attributes_of",
+    "dims_of",
+    "dtype_of",
+    "input_of",
+    "operator_of",
+    "symbols_of",
+]
 
 _DTYPES: dict[int, DType] = {
     onnx.TensorProto.FLOAT: DType.FLOAT32,
@@ -137,3 +148,28 @@ def attribute_int(node: onnx.NodeProto, name: str, default: int) -> int:
         if attribute.name == name:
             return attribute.i
     return default
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """Attributes by name: numbers, text, lists of numbers, and tensors; graphs are left out."""
+    found: dict[str, Any] = {}
+    for attribute in node.attribute:
+        kind = attribute.type
+        if kind == onnx.AttributeProto.INT:
+            found[attribute.name] = attribute.i
+        elif kind == onnx.AttributeProto.FLOAT:
+            found[attribute.name] = attribute.f
+        elif kind == onnx.AttributeProto.INTS:
+            found[attribute.name] = list(attribute.ints)
+        elif kind == onnx.AttributeProto.FLOATS:
+            found[attribute.name] = list(attribute.floats)
+        elif kind == onnx.AttributeProto.STRING:
+            found[attribute.name] = attribute.s.decode("utf-8", "replace")
+        elif kind == onnx.AttributeProto.TENSOR:
+            found[attribute.name] = attribute.t
+    return found
+
+
+def operator_of(node: onnx.NodeProto) -> tuple[str, str]:
+    """Domain and name; the standard domain is ""."""
+    return ("" if node.domain == "ai.onnx" else node.domain, node.op_type)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal, get_args
 
 import onnx
 
-from onnx_genai.errors import PackageError, UnsupportedError
+from onnx_genai.errors import InvalidArgumentError, PackageError, UnsupportedError
 from onnx_genai.graph import names
 from onnx_genai.graph.contract import CacheStyle, DType, GraphContract, InputPort
 from onnx_genai.graph.index import GraphIndex, dims_of, dtype_of, shape_text, symbols_of
 from onnx_genai.graph.kv import Cache, find_cache
-from onnx_genai.graph.last_logits import Rewrite, last_logits, logits_width, mapped
+from onnx_genai.graph.last_logits import Rewrite, last_logits, mapped
 from onnx_genai.graph.limits import graph_limits
+from onnx_genai.graph.paged import paged
 from onnx_genai.graph.ports import PortFinder
+from onnx_genai.graph.projection import logits_width
 from onnx_genai.graph.skeleton import Skeleton, load
 from onnx_genai.package import ContextLimit, IoRoles, ModelPackage
 
@@ -23,11 +26,23 @@ __all__ = ["resolve"]
 _MAPPED_BYTES = 1024 * 1024
 """From this many bytes of weights inside the .onnx file they are referred to instead of parsed."""
 
+_STYLE_NAMES = {
+    CacheStyle.SLOT_GQA: "slot",
+    CacheStyle.SLOT_STATIC: "slot",
+    CacheStyle.COPY: "copy",
+    CacheStyle.NONE: "none",
+}
 _LOGITS_DTYPES = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 _ENCODER_OUTPUTS = ("last_hidden_state", "sentence_embedding", "token_embeddings", "pooler_output", "embeddings")
 
 
-def resolve(package: ModelPackage, *, last_logits: bool = True) -> GraphContract:
+Decoder = Literal["auto", "paged", "slot", "copy"]
+KvDType = Literal["auto", "float32", "float16", "bfloat16", "int8"]
+
+
+def resolve(
+    package: ModelPackage, *, last_logits: bool = True, decoder: Decoder = "auto", kv_dtype: KvDType = "auto"
+) -> GraphContract:
     """Reads the graph of a package and returns how to drive it.
 
     Roles come from the package where it declares them, else from the graph's port names, shapes and operators; never
@@ -37,21 +52,70 @@ def resolve(package: ModelPackage, *, last_logits: bool = True) -> GraphContract
         package: What :func:`onnx_genai.package.read` returned.
         last_logits: Rewrite the graph, in memory, so that a prompt computes the logits of its last position only and
             weights inside the file are mapped instead of parsed. False leaves the file as it is.
+        decoder: Who keeps the KV. "paged" rewrites the graph to PagedAttention, in memory; "slot" and "copy" take it
+            as it is; "auto" takes the first of them that the graph allows, and no "paged" without ``last_logits``.
+        kv_dtype: Element type of the KV; "auto" for that of the graph. Others need the paged decoder.
 
     Raises:
         PackageError: The file is broken or weights are missing, a declared port does not exist, or an input has no
             known role.
-        UnsupportedError: An operator, cache layout or kind of model that cannot run yet.
+        UnsupportedError: An operator, cache layout or kind of model that cannot run yet, or not with this decoder.
+        InvalidArgumentError: An unknown decoder or element type.
         NotFoundError: The graph file has gone.
     """
     path = package.model_path
+    for name, given, known in (("decoder", decoder, get_args(Decoder)), ("kv_dtype", kv_dtype, get_args(KvDType))):
+        if given not in known:
+            raise InvalidArgumentError(f"{name} is {given!r}; allowed: {', '.join(known)}")
     try:
         skeleton = load(path, root=package.root)
         index = GraphIndex(skeleton.model.graph)
         contract = _contract(package, skeleton, index)
+        if last_logits or decoder != "auto":
+            contract = _decoder(contract, package, skeleton, index, decoder, kv_dtype)
+        if contract.cache is CacheStyle.PAGED:
+            return contract
         return _rewritten(contract, skeleton, index) if last_logits else contract
     except UnicodeError as error:
         raise PackageError(f"{path}: is damaged ({error}). Download the file again.") from error
+
+
+def _decoder(
+    contract: GraphContract,
+    package: ModelPackage,
+    skeleton: Skeleton,
+    index: GraphIndex,
+    decoder: Decoder,
+    kv_dtype: KvDType,
+) -> GraphContract:
+    """Rewrites the graph for the paged decoder if that is wanted and possible, and checks that the wish can be met."""
+    wanted = None if kv_dtype == "auto" else DType(kv_dtype)
+    if decoder in ("auto", "paged"):
+        found = paged(_without_capacity(contract, package, index), skeleton, index, wanted)
+        if found.cache is CacheStyle.PAGED:
+            return found
+        contract = replace(contract, coverage=found.coverage)
+    if decoder == "copy" and contract.cache is CacheStyle.SLOT_GQA:
+        contract = replace(contract, cache=CacheStyle.COPY, cache_reason="the decoder 'copy' was asked for")
+    style, coverage = _STYLE_NAMES[contract.cache], contract.coverage
+    if decoder not in ("auto", style):
+        why = coverage.problems[0] if decoder == "paged" else contract.cache_reason
+        more = (
+            f" ({coverage.num_problems} such reasons; onnx-genai show lists them)" if coverage.num_problems > 1 else ""
+        )
+        raise UnsupportedError(
+            f"{contract.model_path}: decoder is {decoder!r}, but the graph runs as {style!r} only: {why}{more}. Leave "
+            "decoder at 'auto', or export the model with GroupQueryAttention."
+        )
+    differs = [pair for pair in contract.kv if pair.dtype is not wanted]
+    if wanted is not None and (differs or not contract.kv):
+        kept = f"KV as the graph does, {differs[0].dtype.value}" if differs else "no KV"
+        why = f" ({coverage.problems[0]})" if coverage.problems else ""
+        raise UnsupportedError(
+            f"{contract.model_path}: kv_dtype is {kv_dtype!r}, but the decoder {style!r} keeps {kept}. Only the paged "
+            f"decoder keeps another type, and this graph does not run with it{why}. Leave kv_dtype at 'auto'."
+        )
+    return contract
 
 
 def _contract(package: ModelPackage, skeleton: Skeleton, index: GraphIndex) -> GraphContract:
@@ -216,31 +280,42 @@ def _max_batch(
 def _with_facts(contract: GraphContract, package: ModelPackage, index: GraphIndex, cache: Cache) -> GraphContract:
     """Adds vocabulary, limits and notes."""
     notes = []
-    name = contract.model_path.name
     width = logits_width(index, contract.logits)
     if width and package.vocab_size and width != package.vocab_size:
         notes.append(
             f"the graph has logits for {width} tokens, {package.vocab_source} says {package.vocab_size}; the graph wins"
         )
-    if contract.max_batch:
-        notes.append("the batch dimension is fixed to 1; sequences run one after another")
     if any(symbol == "" and size == 1 for symbol, size in _sequence_dims(index, contract.logits)):
         last_only = True
     else:
         last_only = any(item.port.name in names.LOGITS_TO_KEEP for item in contract.constants)
+    contract = replace(
+        contract, vocab_size=width or package.vocab_size or 0, last_logits_only=last_only, notes=tuple(notes)
+    )
+    return _with_limit(contract, package, index, cache.capacity)
+
+
+def _with_limit(contract: GraphContract, package: ModelPackage, index: GraphIndex, capacity: int) -> GraphContract:
+    """Adds the smallest limit; ``capacity`` is that of a static cache, or 0."""
+    name = contract.model_path.name
     position = contract.position_ids.name if contract.position_ids is not None else None
     limits = (*package.context_limits, *graph_limits(index, position, name))
-    if cache.capacity:
-        limits += (ContextLimit(tokens=cache.capacity, source=f"{name} static cache capacity"),)
+    if capacity:
+        limits += (ContextLimit(tokens=capacity, source=f"{name} static cache capacity"),)
     limit = min(limits, key=lambda item: item.tokens, default=None)
     return replace(
         contract,
-        vocab_size=width or package.vocab_size or 0,
-        last_logits_only=last_only,
         context_limit=limit.tokens if limit is not None else 0,
         context_source=limit.source if limit is not None else "",
-        notes=tuple(notes),
     )
+
+
+def _without_capacity(contract: GraphContract, package: ModelPackage, index: GraphIndex) -> GraphContract:
+    """The contract with the limit that holds when the static cache is gone; as it is if nothing else tells a limit."""
+    if contract.cache is not CacheStyle.SLOT_STATIC:
+        return contract
+    freed = _with_limit(contract, package, index, 0)
+    return freed if freed.context_limit else contract
 
 
 def _sequence_dims(index: GraphIndex, logits: str) -> list[tuple[str, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from onnx_genai.package.fields import Fields
 from onnx_genai.package.model import GenerationDefaults
@@ -11,7 +12,7 @@ __all__ = ["defaults_from"]
 
 # Valid in other runtimes, without a meaning here or covered by request parameters.
 _KNOWN = frozenset(
-    {"_from_model_config", "transformers_version", "early_stopping", "length_penalty", "diversity_penalty"}
+    {"_from_model_config", "transformers_version", "diversity_penalty"}
     | {"num_return_sequences", "min_length", "min_new_tokens", "batch_size", "past_present_share_buffer"}
     | {"random_seed", "chunk_size", "blank_penalty", "overrides"}
 )
@@ -41,7 +42,10 @@ def defaults_from(
         temperature = 1.0
     num_beams = fields.whole("num_beams")
     if num_beams is not None and num_beams > 1:
-        warnings.append(f"{fields.where('num_beams')} is {num_beams}; beam search is not there, sampling is used")
+        warnings.append(
+            f"{fields.where('num_beams')} is {num_beams}; beam search is used only where a request asks for it "
+            f"(num_beams={num_beams})"
+        )
     top_p = _ranged(fields, "top_p", 0.0, 1.0, warnings)
     penalty = _ranged(fields, "repetition_penalty", 0.0, float("inf"), warnings)
     top_k = fields.whole("top_k")
@@ -55,6 +59,8 @@ def defaults_from(
         min_p=_ranged(fields, "min_p", 0.0, 1.0, warnings),
         repetition_penalty=_positive(fields, "repetition_penalty", penalty, warnings),
         no_repeat_ngram_size=None if ngram is None else max(ngram, 0),
+        length_penalty=_ranged(fields, "length_penalty", -1e6, 1e6, warnings),
+        early_stopping=_early_stopping(fields, warnings),
         max_new_tokens=_length(fields, "max_new_tokens"),
         max_length=_length(fields, "max_length"),
     )
@@ -81,3 +87,14 @@ def _positive(fields: Fields, key: str, value: float | None, warnings: list[str]
 def _length(fields: Fields, key: str) -> int | None:
     value = fields.whole(key)
     return value if value is not None and value > 0 else None
+
+
+def _early_stopping(fields: Fields, warnings: list[str]) -> bool | Literal["never"] | None:
+    """True, False or "never"; the JSON of other libraries has all three."""
+    value = fields.raw("early_stopping")
+    if value is None or isinstance(value, bool):
+        return value
+    if value == "never":
+        return "never"
+    warnings.append(f'{fields.where("early_stopping")} is {value!r}, not true, false or "never"; it is ignored')
+    return None

@@ -131,6 +131,9 @@ class GenerationDefaults:
     min_p: float | None = None
     repetition_penalty: float | None = None
     no_repeat_ngram_size: int | None = None
+    length_penalty: float | None = None
+    """With ``early_stopping``: for requests that ask for beam search; a package's own ``num_beams`` is not applied."""
+    early_stopping: bool | Literal["never"] | None = None
     max_new_tokens: int | None = None
     max_length: int | None = None
     """Prompt and output together, as the exporter suggests. Shown only: it is no limit of the model."""

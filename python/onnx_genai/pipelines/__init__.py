@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 from onnx_genai.engine import find_ort_library, parse_memory_limit
-from onnx_genai.pipelines.text import LLM, ChatMessage, Prompt, inspect
+from onnx_genai.pipelines.async_session import AsyncSession
+from onnx_genai.pipelines.async_text import AsyncLLM
+from onnx_genai.pipelines.session import Session
+from onnx_genai.pipelines.text import LLM
+from onnx_genai.pipelines.text_model import ChatMessage, Prompt, inspect
 
-__all__ = ["LLM", "ChatMessage", "Prompt", "find_ort_library", "inspect", "parse_memory_limit"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "AsyncSession",
+    "ChatMessage",
+    "Prompt",
+    "Session",
+    "find_ort_library",
+    "inspect",
+    "parse_memory_limit",
+]

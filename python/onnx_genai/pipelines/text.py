@@ -8,139 +8,65 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast, overload
 
-import numpy as np
-
-from onnx_genai import package
-from onnx_genai.engine import EngineOptions, Generation, ModelEngine, PromptIds, describe_graph, parse_memory_limit
-from onnx_genai.errors import InternalError, InvalidArgumentError, NotFoundError, UnsupportedError
-from onnx_genai.template import ChatTemplate
-from onnx_genai.tokenizer import Tokenizer, TokenTableData
+from onnx_genai.engine import Generation, RequestOptions
+from onnx_genai.pipelines.session import Session
+from onnx_genai.pipelines.text_model import (
+    ChatMessage,
+    Prompt,
+    TextModel,
+    is_single,
+    params_for,
+    plain_ids,
+    single_params,
+)
 from onnx_genai.types import Chunk, Result, SamplingParams
 
-__all__ = ["LLM", "ChatMessage", "Prompt", "inspect"]
-
-Prompt = str | PromptIds
-"""Text, or token ids (a list of ints or a 1-D int64/int32 array)."""
-
-ChatMessage = Mapping[str, Any]
-"""A message as chat templates take it: ``role`` and ``content``, and whatever else the template reads."""
-
-_TEMPLATE_ARGUMENTS = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
-_BACKENDS = ("auto", "ort", "native")
+__all__ = ["LLM"]
 
 
-class LLM:
+class LLM(TextModel):
     """A language model that is ready to generate. Safe to use from many threads; requests share the model.
 
-    Args:
-        model: A package folder, a file inside one, or an alias or hub id that was pulled before.
-        ep: Execution provider, ``cpu`` by default.
-        ep_options: Options of that provider.
-        backend: ``auto`` or ``ort``; ``native`` kernels come later.
-        variant: Which of several graphs to take (``q4``, ``fp16``, ...); None chooses.
-        vram_limit: Memory for KV on a device provider; grammar: ``auto``, bytes, ``0.5``, ``8GiB``.
-        host_ram_limit: Memory for KV on the CPU, same grammar.
-        max_context: Upper bound on prompt and output tokens.
-        threads: Intra-op threads; None uses the physical cores that this process may use.
-        max_num_seqs: Sequences that run at once.
-        max_num_batched_tokens: Token budget of a step.
-        max_queue: Open requests; one more is refused.
+    Args and errors: see the base class. Every call that generates takes these options of a request:
 
-    Raises:
-        NotFoundError: There is no such model.
-        PackageError, UnsupportedError, BackendError: It cannot be used; the text says why and what to do.
+    * ``priority``: higher runs first, and may take the place of a running request of lower priority; 0 by default.
+    * ``timeout``: seconds from now to the last token; then ``DeadlineError``. None is no limit.
+    * ``cache_salt``: only requests with the same salt share cached KV.
 
     Example:
         >>> with LLM("smollm2") as llm:  # doctest: +SKIP
         ...     print(llm.generate("The sky is", SamplingParams(max_new_tokens=8)).text)
     """
 
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        ep: str = "cpu",
-        ep_options: Mapping[str, str] | None = None,
-        backend: str = "auto",
-        variant: str | None = None,
-        vram_limit: str | int | float = "auto",
-        host_ram_limit: str | int | float = "auto",
-        max_context: int | None = None,
-        threads: int | None = None,
-        max_num_seqs: int = 16,
-        max_num_batched_tokens: int = 2048,
-        max_queue: int = 4096,
-    ) -> None:
-        _check_backend(backend)
-        if variant is not None and not isinstance(variant, str):
-            raise InvalidArgumentError(f"variant is {variant!r}; allowed: a text such as q4, or None")
-        for name, limit in (("vram_limit", vram_limit), ("host_ram_limit", host_ram_limit)):
-            parse_memory_limit(limit, name=name)  # the one that is not used must be right as well
-        on_cpu = ep == "cpu"
-        options = EngineOptions(
-            ep=ep,
-            ep_options=ep_options or {},
-            threads=threads,
-            max_context=max_context,
-            kv_memory=host_ram_limit if on_cpu else vram_limit,
-            kv_memory_name="host_ram_limit" if on_cpu else "vram_limit",
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_queue=max_queue,
-        )
-        self.package, self._tokenizer = _read(model, variant)
-        self.template = _template(self.package)
-        table = TokenTableData.empty() if self._tokenizer is None else self._tokenizer.token_table()
-        self._engine = ModelEngine.open(self.package, table, options)
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The package's tokenizer.
-
-        Raises:
-            PackageError: There is none; token ids can still be generated from, without text.
-        """
-        if self._tokenizer is None:
-            self.package.require_tokenizer()  # raises, and says where it was looked for
-            raise InternalError("a tokenizer appeared after the model was loaded; load it again")
-        return self._tokenizer
-
-    @property
-    def context_limit(self) -> int | None:
-        """Tokens that prompt and output may have together; None if nothing limits them."""
-        return self._engine.context_limit
-
-    @property
-    def context_source(self) -> str:
-        """Where the context limit comes from."""
-        return self._engine.context_source
-
-    @property
-    def description(self) -> Mapping[str, object]:
-        """Roles of the graph's ports, the decoder and why, rewrites and notes."""
-        return self._engine.description
-
-    def info(self) -> dict[str, object]:
-        """Facts about the loaded model: decoder, execution provider, threads, ONNX Runtime, limits."""
-        return self._engine.info()
-
-    def metrics(self) -> dict[str, float]:
-        """Totals since the model was loaded, and gauges."""
-        return self._engine.metrics()
-
     # The overlap is a list of ids, which the first signature takes as one prompt, and so does the code.
     @overload
     def generate(  # type: ignore[overload-overlap]
-        self, prompts: Prompt, params: SamplingParams | None = None
+        self,
+        prompts: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        timeout: float | None = None,
+        cache_salt: str = "",
     ) -> Result: ...
     @overload
     def generate(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: int = 0,
+        timeout: float | None = None,
+        cache_salt: str = "",
     ) -> list[Result]: ...
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: int = 0,
+        timeout: float | None = None,
+        cache_salt: str = "",
     ) -> Result | list[Result]:
         """Generates for one prompt, or for a list of prompts at once.
 
@@ -148,64 +74,50 @@ class LLM:
             prompts: Text, token ids, or a list of those (each text or ids). Text is taken as it is, without a chat
                 template, see :meth:`chat`.
             params: For all prompts, or one for each.
+            priority: See the class; for all prompts, as are the next two.
+            timeout: See the class.
+            cache_salt: See the class.
 
         Returns:
             A result, or a list of results in the order of the prompts.
 
         Raises:
             InvalidArgumentError, ContextOverflowError: A prompt or parameter is refused. Nothing was generated.
+            ResourceExhaustedError: The queue is full.
+            DeadlineError: The time ran out.
             GenAIError: A request failed; the others of the list are dropped.
         """
-        if _is_single(prompts):
-            if params is not None and not isinstance(params, SamplingParams):
-                raise InvalidArgumentError(f"params is {params!r}; allowed for one prompt: a SamplingParams")
-            return self._result(*self._submit(cast("Prompt", prompts), params))
+        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
+        if is_single(prompts):
+            generation, ids = self._submit(cast("Prompt", prompts), single_params(params), options)
+            return _result(generation, ids)
         many = cast("Sequence[Prompt]", prompts)
-        each = _params_for(many, params)
+        each = params_for(many, params)
         started: list[tuple[Generation, tuple[int, ...]]] = []
         try:
             for prompt, own in zip(many, each, strict=True):
-                started.append(self._submit(prompt, own))
-            return [self._result(generation, ids) for generation, ids in started]
+                started.append(self._submit(prompt, own, options))
+            return [_result(generation, ids) for generation, ids in started]
         finally:
             for generation, _ in started:
                 generation.close()
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Chunk]:
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        timeout: float | None = None,
+        cache_salt: str = "",
+    ) -> Iterator[Chunk]:
         """Starts one request and returns its pieces as they come. Leaving the iterator aborts the request.
 
         Raises:
             InvalidArgumentError, ContextOverflowError: At once, before the first piece.
         """
-        return iter(self._submit(prompt, params)[0])
-
-    def render(
-        self,
-        messages: Sequence[ChatMessage],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        template_kwargs: Mapping[str, Any] | None = None,
-    ) -> str:
-        """Returns the prompt text that the package's chat template makes of the messages.
-
-        Raises:
-            UnsupportedError: The package has no chat template.
-            InvalidArgumentError: The template refuses the messages.
-        """
-        if self.template is None:
-            raise UnsupportedError(
-                f"{self.package.root} has no chat template (chat_template.jinja or chat_template in "
-                "tokenizer_config.json); use generate() with a text prompt"
-            )
-        return self.template.render(
-            messages,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            **_checked_template_kwargs(template_kwargs),
-        )
+        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
+        return iter(self._submit(prompt, params, options)[0])
 
     def chat(
         self,
@@ -214,21 +126,39 @@ class LLM:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+        cache_salt: str = "",
     ) -> Result:
         """Renders the messages with the chat template and generates the assistant's answer."""
+        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
         prompt = self.encode_chat(messages, tools=tools, template_kwargs=template_kwargs)
-        return self._result(*self._submit(prompt, params))
+        return _result(*self._submit(prompt, params, options))
 
-    def encode_chat(
-        self,
-        messages: Sequence[ChatMessage],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        template_kwargs: Mapping[str, Any] | None = None,
-    ) -> list[int]:
-        """Returns the prompt ids of a chat; templates write special tokens themselves, so none are added."""
-        text = self.render(messages, tools=tools, template_kwargs=template_kwargs)
-        return self.tokenizer.encode(text, add_special_tokens=False)
+    def session(self, *, cache_salt: str = "") -> Session:
+        """Returns an empty :class:`Session`: a text that grows turn by turn.
+
+        Args:
+            cache_salt: Its KV is shared with requests and sessions of the same salt.
+        """
+        return Session(self, cache_salt=cache_salt)
+
+    def load_session(self, path: str | Path, *, cache_salt: str = "", allow_recompute: bool = False) -> Session:
+        """Returns a session that :meth:`Session.save` wrote, and puts its KV into the cache.
+
+        Args:
+            path: The file.
+            cache_salt: As in :meth:`session`; the file has none.
+            allow_recompute: Take the tokens even if the KV cannot be used (another model with the same vocabulary,
+                another KV type, damaged bytes); it is then computed with the next turn.
+
+        Raises:
+            NotFoundError: There is no such file.
+            PackageError: It is no session file, is damaged, or was made with another model.
+        """
+        session = Session(self, cache_salt=cache_salt)
+        session.restore(path, allow_recompute=allow_recompute)
+        return session
 
     def close(self) -> None:
         """Aborts what runs and frees the model; a second call does nothing."""
@@ -242,114 +172,12 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _submit(self, prompt: Prompt, params: SamplingParams | None) -> tuple[Generation, tuple[int, ...]]:
-        params = params if params is not None else SamplingParams()
-        if not isinstance(params, SamplingParams):
-            raise InvalidArgumentError(f"params is {type(params).__name__}; allowed: SamplingParams")
-        # A stop string that is a special token never shows in the text, so its id is what to look for.
-        special = self.tokenizer.special_stop_ids(params.stop) if params.stop else ()
-        if special:
-            params = dataclasses.replace(
-                params, stop_token_ids=tuple(dict.fromkeys((*params.stop_token_ids, *special)))
-            )
-        if isinstance(prompt, str):
-            if not prompt:
-                raise InvalidArgumentError("the prompt is empty; give at least one character")
-            prompt = self.tokenizer.encode(prompt)
-        generation = self._engine.submit(prompt, params)
-        return generation, tuple(int(token) for token in prompt)
-
-    def _result(self, generation: Generation, prompt_ids: tuple[int, ...]) -> Result:
-        return dataclasses.replace(generation.result(), prompt_token_ids=prompt_ids)
+    def _submit(
+        self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions
+    ) -> tuple[Generation, tuple[int, ...]]:
+        ids, own = self.prepared(prompt, params)
+        return self._engine.submit(ids, own, options), plain_ids(ids)
 
 
-def inspect(model: str | Path, *, variant: str | None = None) -> tuple[package.ModelPackage, dict[str, object]]:
-    """Returns what a package says and how its graph would run, without loading it.
-
-    Raises:
-        NotFoundError, PackageError, UnsupportedError: As :class:`LLM`.
-    """
-    found, _ = _read(model, variant)
-    return found, describe_graph(found)
-
-
-def _read(model: str | Path, variant: str | None) -> tuple[package.ModelPackage, Tokenizer | None]:
-    found = package.read(_locate(model), variant=variant)
-    if found.tokenizer_path is None:
-        return found, None
-    tokenizer = Tokenizer.from_file(found.tokenizer_path)
-    if not found.eos_token_ids:
-        found = dataclasses.replace(found, eos_token_ids=tokenizer.eos_candidates(), eos_source="tokenizer vocabulary")
-    return found, tokenizer
-
-
-def _check_backend(backend: str) -> None:
-    if backend not in _BACKENDS:
-        raise InvalidArgumentError(f"backend is {backend!r}; allowed: auto, ort, or native")
-    if backend == "native":
-        raise UnsupportedError("backend 'native' is not available in this version; use auto or ort")
-
-
-def _locate(model: str | Path) -> Path:
-    if not isinstance(model, (str, Path)) or not str(model):
-        raise InvalidArgumentError(f"model is {model!r}; allowed: a folder, a file in it, an alias or a hub id")
-    try:
-        if Path(model).exists():
-            return Path(model)
-    except OSError as error:  # a name that is too long, a folder that may not be entered
-        raise NotFoundError(f"no model {str(model)!r}: {error.strerror}") from error
-    from onnx_genai.package import hub  # only names need it, and its own imports take time
-
-    path = hub.resolve(str(model))
-    if path is None:
-        raise NotFoundError(
-            f"no model {str(model)!r}: it is not a folder or file, and no alias or hub id of that name was pulled. "
-            f"Check the path, or fetch it with: onnx-genai pull {model}"
-        )
-    return path
-
-
-def _template(source: package.ModelPackage) -> ChatTemplate | None:
-    template = source.chat_template
-    if template.default is None:
-        return None
-    return ChatTemplate(
-        {"default": template.default, **template.named},
-        special_tokens=source.special_tokens,
-        name=template.source,
-    )
-
-
-def _checked_template_kwargs(given: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Further variables of the template; a name that ``render`` has as its own parameter is refused."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise InvalidArgumentError(f"template_kwargs is {given!r}; allowed: a mapping from names to values")
-    own = sorted(_TEMPLATE_ARGUMENTS & given.keys())
-    if own:
-        raise InvalidArgumentError(f"template_kwargs has {', '.join(own)}; give {own[0]} as an argument of its own")
-    return given
-
-
-def _is_single(prompts: object) -> bool:
-    if isinstance(prompts, (str, np.ndarray)):
-        return True
-    if isinstance(prompts, bytes) or not isinstance(prompts, Sequence):
-        raise InvalidArgumentError(f"prompts is {type(prompts).__name__}; allowed: str, token ids, or a list of those")
-    # An empty list is an empty batch; a list of ints is one prompt.
-    return len(prompts) > 0 and not isinstance(prompts[0], (str, bytes, Sequence, np.ndarray))
-
-
-def _params_for(
-    prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
-) -> Sequence[SamplingParams | None]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params] * len(prompts)
-    if isinstance(params, str) or not isinstance(params, Sequence):
-        raise InvalidArgumentError(
-            f"params is {type(params).__name__}; allowed: a SamplingParams, or a list with one for each prompt"
-        )
-    if len(params) != len(prompts):
-        raise InvalidArgumentError(f"params has {len(params)} entries for {len(prompts)} prompts; give one for each")
-    return params
+def _result(generation: Generation, prompt_ids: tuple[int, ...]) -> Result:
+    return dataclasses.replace(generation.result(), prompt_token_ids=prompt_ids)

@@ -1,0 +1,43 @@
+#include "genai/kernels/attention.h"
+#include "genai/kernels/vec_element.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+// Only what follows is compiled for the instruction set: a function of another header must not be.
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+// GCC 12 sees uninitialised reads in its own AVX-512 header (PR 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+#include "genai/kernels/attention_impl.h"
+#include "genai/kernels/vec_avx2.h"
+
+namespace genai::kernels {
+
+const AttentionKernels kAttentionAvx2 = Attention<VecAvx2>::kTable;
+
+}  // namespace genai::kernels
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+#endif  // __x86_64__

@@ -1,0 +1,534 @@
+#pragma once
+
+// The attention kernels, written once over a vector of 16 floats. Included by attention_<isa>.cc, each time compiled
+// for that instruction set; all names are local to the file that includes it.
+
+#include "genai/kernels/attention.h"
+#include "genai/kernels/vec_element.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+namespace genai::kernels {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr int kGroups = kRangeKeys / kGroupKeys;
+
+template <typename V>
+struct Attention {
+  // ---- arithmetic ----
+
+  /// exp(x) for x < 88, relative error below 2e-7; 0 below -87. exp(0) is 1 exactly.
+  static V exp(V x) {
+    // exp(x) = 2^n exp(r), n = round(x / ln 2); ln 2 in two parts, so that n * high is exact; Taylor polynomial of r.
+    const V round = V::set1(12582912.0F);
+    const V shifted = V::fma(x, V::set1(1.44269504F), round);
+    const V n = shifted - round;
+    const V high = V::fma(n, V::set1(-0.693359375F), x);
+    const V r = V::fma(n, V::set1(2.12194440e-4F), high);
+    V y = V::set1(1.0F / 720);
+    y = V::fma(y, r, V::set1(1.0F / 120));
+    y = V::fma(y, r, V::set1(1.0F / 24));
+    y = V::fma(y, r, V::set1(1.0F / 6));
+    y = V::fma(y, r, V::set1(0.5F));
+    y = V::fma(y, r, V::set1(1.0F));
+    y = V::fma(y, r, V::set1(1.0F));
+    return V::zero_below(x, V::set1(-87.0F), y * V::pow2(shifted));
+  }
+
+  static float exp1(float x) {
+    float lanes[16];
+    exp(V::set1(x)).store(lanes);
+    return lanes[0];
+  }
+
+  /// tanh(x), absolute error below 2e-7. The order of operands lets NaN through.
+  static V tanh(V x) {
+    const V twice = V::max(V::set1(-40.0F), x + x);
+    const V y = V::zero() - V::max(V::set1(-40.0F), V::zero() - twice);
+    return V::set1(1.0F) - V::set1(2.0F) / (exp(y) + V::set1(1.0F));
+  }
+
+  template <typename T>
+  static V load_part(const T* p, int count) {
+    T filled[16] = {};
+    std::copy(p, p + count, filled);
+    return V::load(filled);
+  }
+
+  // ---- rows of queries, keys and values ----
+
+  template <typename T>
+  static void load_row(const T* src, int count, float* dst) {
+    int i = 0;
+    for (; i + 16 <= count; i += 16) V::load(src + i).store(dst + i);
+    for (; i < count; ++i) dst[i] = to_float(src[i]);
+  }
+
+  template <typename T>
+  static void store_row(const float* src, int count, T* dst) {
+    int i = 0;
+    if constexpr (requires(V v) { v.store(dst); }) {
+      for (; i + 16 <= count; i += 16) V::load(src + i).store(dst + i);
+    }
+    for (; i < count; ++i) from_float(src[i], dst + i);
+  }
+
+  /// row = row / rms(row) * weight.
+  template <typename T>
+  static void normalise(const T* weight, int count, float epsilon, float* row) {
+    V squares = V::zero();
+    int i = 0;
+    for (; i + 16 <= count; i += 16) {
+      const V x = V::load(row + i);
+      squares = V::fma(x, x, squares);
+    }
+    if (i < count) {
+      const V x = load_part(row + i, count - i);
+      squares = V::fma(x, x, squares);
+    }
+    const float factor = 1.0F / std::sqrt(squares.sum() / static_cast<float>(count) + epsilon);
+    for (int j = 0; j < count; ++j) row[j] = row[j] * factor * to_float(weight[j]);
+  }
+
+  /// Rotates the first rotary_dim values; `scratch`: rotary_dim floats.
+  template <typename T>
+  static void rotate(const AttentionShape& shape, const AttentionTensors& tensors, std::int64_t position, float* row,
+                     float* scratch) {
+    const int half = shape.rotary_dim / 2;
+    float* const cos = scratch;
+    float* const sin = scratch + half;
+    load_row(reinterpret_cast<const T*>(tensors.cos) + position * half, half, cos);
+    load_row(reinterpret_cast<const T*>(tensors.sin) + position * half, half, sin);
+    if (shape.interleaved) {
+      for (int i = 0; i < half; ++i) {
+        const float x = row[2 * i];
+        const float y = row[2 * i + 1];
+        row[2 * i] = x * cos[i] - y * sin[i];
+        row[2 * i + 1] = x * sin[i] + y * cos[i];
+      }
+      return;
+    }
+    for (int i = 0; i < half; ++i) {
+      const float x = row[i];
+      const float y = row[i + half];
+      row[i] = x * cos[i] - y * sin[i];
+      row[i + half] = x * sin[i] + y * cos[i];
+    }
+  }
+
+  /// A head's row of query or key as floats, normalised and rotated.
+  template <typename T>
+  static void prepare_row(const AttentionShape& shape, const AttentionTensors& tensors, const T* src,
+                          const std::byte* norm, std::int64_t position, float* row, float* scratch) {
+    load_row(src, shape.head_dim, row);
+    if (norm != nullptr) normalise(reinterpret_cast<const T*>(norm), shape.head_dim, shape.norm_epsilon, row);
+    if (shape.rotary_dim > 0) rotate<T>(shape, tensors, position, row, scratch);
+  }
+
+  // ---- writing KV ----
+
+  /// Quantises `row` in place to whole numbers -127..127 and returns what one of them is worth.
+  static float quantise(float* row, int count) {
+    float largest = 0.0F;
+    for (int i = 0; i < count; ++i) largest = std::max(largest, std::fabs(row[i]));
+    const float scale = largest > 0.0F ? largest / 127.0F : 1.0F;
+    for (int i = 0; i < count; ++i) row[i] = std::nearbyint(row[i] / scale);
+    return scale;
+  }
+
+  static void store_element(float x, std::int8_t* out) {
+    *out = static_cast<std::int8_t>(x > 127.0F ? 127.0F : x >= -127.0F ? x : -127.0F);
+  }
+  template <typename T>
+  static void store_element(float x, T* out) {
+    from_float(x, out);
+  }
+
+  template <typename TC>
+  static void store_token(const AttentionShape& shape, const AttentionTensors& tensors, const TokenSlot& at, float* key,
+                          float* value) {
+    const std::int64_t block_head = at.slot / shape.block_size * shape.kv_heads + at.kv_head;
+    const std::int64_t offset = at.slot % shape.block_size;
+    if constexpr (std::is_same_v<TC, std::int8_t>) {
+      tensors.key_scale[block_head * shape.block_size + offset] = quantise(key, shape.head_dim);
+      tensors.value_scale[block_head * shape.block_size + offset] = quantise(value, shape.value_dim);
+    }
+    TC* const keys = reinterpret_cast<TC*>(tensors.key_cache) + block_head * shape.head_dim * shape.block_size + offset;
+    for (int d = 0; d < shape.head_dim; ++d)
+      store_element(key[d], keys + static_cast<std::ptrdiff_t>(d) * shape.block_size);
+    TC* const values =
+        reinterpret_cast<TC*>(tensors.value_cache) + (block_head * shape.block_size + offset) * shape.value_dim;
+    if constexpr (std::is_same_v<TC, std::int8_t>) {
+      for (int d = 0; d < shape.value_dim; ++d) store_element(value[d], values + d);
+    } else {
+      store_row(value, shape.value_dim, values);
+    }
+  }
+
+  template <typename T>
+  static void write_token_as(const AttentionShape& shape, const AttentionTensors& tensors, const TokenSlot& at,
+                             float* scratch) {
+    float* const key = scratch;
+    float* const value = key + shape.head_dim;
+    float* const rotary = value + shape.value_dim;
+    const T* const keys = reinterpret_cast<const T*>(tensors.key) + at.token * tensors.key_stride;
+    const T* const values = reinterpret_cast<const T*>(tensors.value) + at.token * tensors.value_stride;
+    prepare_row(shape, tensors, keys + at.kv_head * shape.head_dim, tensors.key_norm, at.position, key, rotary);
+    load_row(values + at.kv_head * shape.value_dim, shape.value_dim, value);
+    switch (shape.kv) {
+      case ElementKind::kFloat32:
+        return store_token<float>(shape, tensors, at, key, value);
+      case ElementKind::kFloat16:
+        return store_token<Half>(shape, tensors, at, key, value);
+      case ElementKind::kBFloat16:
+        return store_token<BHalf>(shape, tensors, at, key, value);
+      case ElementKind::kInt8:
+        return store_token<std::int8_t>(shape, tensors, at, key, value);
+    }
+  }
+
+  static void write_token(const AttentionShape& shape, const AttentionTensors& tensors, const TokenSlot& at,
+                          float* scratch) {
+    if (shape.io == ElementKind::kFloat16) return write_token_as<Half>(shape, tensors, at, scratch);
+    write_token_as<float>(shape, tensors, at, scratch);
+  }
+
+  // ---- register tiles: the rows of a tile cut into runs of at most V::kMaxRows ----
+
+  static int num_runs(int rows) { return (rows + V::kMaxRows - 1) / V::kMaxRows; }
+  /// First row of run `run` when `rows` are cut as evenly as possible.
+  static int run_begin(int rows, int run) { return rows * run / num_runs(rows); }
+
+  template <typename T>
+  static void pack_queries_as(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& tile,
+                              float* packed, float* scratch) {
+    const int group = shape.group();
+    for (int run = 0; run < num_runs(tile.num_rows); ++run) {
+      float* const out = packed + static_cast<std::ptrdiff_t>(run) * V::kMaxRows * shape.head_dim;
+      const int begin = run_begin(tile.num_rows, run);
+      for (int row = begin; row < run_begin(tile.num_rows, run + 1); ++row) {
+        const std::int64_t token = (tile.first_row + row) / group;
+        const std::int64_t head = tile.kv_head * group + (tile.first_row + row) % group;
+        const T* const src = reinterpret_cast<const T*>(tensors.query) +
+                             (tile.first_token + token) * tensors.query_stride + head * shape.head_dim;
+        prepare_row(shape, tensors, src, tensors.query_norm, tile.past + token, scratch, scratch + shape.head_dim);
+        for (int d = 0; d < shape.head_dim; ++d) out[d * V::kMaxRows + row - begin] = scratch[d] * shape.scale;
+      }
+    }
+  }
+
+  static void pack_queries(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& tile,
+                           float* packed, float* scratch) {
+    if (shape.io == ElementKind::kFloat16) return pack_queries_as<Half>(shape, tensors, tile, packed, scratch);
+    pack_queries_as<float>(shape, tensors, tile, packed, scratch);
+  }
+
+  // ---- one range ----
+
+  /// Where the keys and values of a range lie; groups first..last - 1 are used.
+  template <typename TC>
+  struct RangeView {
+    int first = 0;
+    int last = 0;
+    int end = 0;  ///< keys of the range that count
+    std::ptrdiff_t key_stride = 0;
+    const TC* keys[kGroups];
+    const TC* values[kGroups];
+    const float* key_scales[kGroups];
+    const float* value_scales[kGroups];
+  };
+
+  template <typename TC>
+  static RangeView<TC> view_range(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& tile,
+                                  int range) {
+    RangeView<TC> view;
+    const std::int64_t start = static_cast<std::int64_t>(range) * kRangeKeys;
+    const KeySpan seen = visible_keys(shape, tile);
+    view.end = static_cast<int>(std::clamp<std::int64_t>(seen.end - start, 0, kRangeKeys));
+    view.last = (view.end + kGroupKeys - 1) / kGroupKeys;
+    view.first = std::min(view.last, static_cast<int>(std::max<std::int64_t>(seen.begin - start, 0) / kGroupKeys));
+    view.key_stride = shape.block_size;
+    for (int g = view.first; g < view.last; ++g) {
+      const std::int64_t key = start + g * kGroupKeys;
+      const std::int64_t block_head =
+          static_cast<std::int64_t>(tile.blocks[key / shape.block_size]) * shape.kv_heads + tile.kv_head;
+      const std::int64_t offset = key % shape.block_size;
+      const std::int64_t slot = block_head * shape.block_size + offset;
+      view.keys[g] =
+          reinterpret_cast<const TC*>(tensors.key_cache) + block_head * shape.head_dim * shape.block_size + offset;
+      view.values[g] = reinterpret_cast<const TC*>(tensors.value_cache) + slot * shape.value_dim;
+      if constexpr (std::is_same_v<TC, std::int8_t>) {
+        view.key_scales[g] = tensors.key_scale + slot;
+        view.value_scales[g] = tensors.value_scale + slot;
+      }
+    }
+    return view;
+  }
+
+  /// Tiles of few rows wait for memory, so they fetch the next groups ahead, as blocks lie anywhere, and with the keys
+  /// the values that are read after them.
+  static constexpr int kWaitingRows = 8;
+  /// Vectors in a cache line.
+  template <typename TC>
+  static constexpr int kLine = 4 / static_cast<int>(sizeof(TC));
+
+  /// Scores of kRows rows and kColumns groups: an outer product for each dimension of the head.
+  template <int kRows, int kColumns, typename TC>
+  static void dot_tile(const float* packed, int head_dim, const RangeView<TC>& view, int group, float* scores) {
+    V sums[kRows][kColumns];
+    const TC* keys[kColumns];
+    const TC* ahead[kColumns];
+#pragma GCC unroll 16
+    for (int c = 0; c < kColumns; ++c) {
+      keys[c] = view.keys[group + c];
+      ahead[c] = view.keys[std::min(group + c + kColumns, view.last - 1)];
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) sums[r][c] = V::zero();
+    }
+    for (int d = 0; d < head_dim; ++d) {
+      const std::ptrdiff_t at = d * view.key_stride;
+      V key[kColumns];
+#pragma GCC unroll 16
+      for (int c = 0; c < kColumns; ++c) {
+        key[c] = V::load(keys[c] + at);
+        if constexpr (kRows <= kWaitingRows) {
+          if (d % kLine<TC> == 0) {
+            V::prefetch(ahead[c] + at);
+            V::prefetch_far(view.values[group + c] + d * 16);
+          }
+        }
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const V query = V::set1(packed[d * V::kMaxRows + r]);
+#pragma GCC unroll 16
+        for (int c = 0; c < kColumns; ++c) sums[r][c] = V::fma(query, key[c], sums[r][c]);
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+      for (int c = 0; c < kColumns; ++c) sums[r][c].store(scores + r * kScoreStride + c * kGroupKeys);
+    }
+  }
+
+  /// Scores of kRows rows for groups first..last - 1.
+  template <int kRows, typename TC>
+  static void dots(const float* packed, int head_dim, const RangeView<TC>& view, int first, int last, float* scores) {
+    constexpr int kColumns = V::columns(kRows);
+    int group = first;
+    for (; group + kColumns <= last; group += kColumns) {
+      dot_tile<kRows, kColumns>(packed, head_dim, view, group, scores + group * kGroupKeys);
+    }
+    for (; group < last; ++group) dot_tile<kRows, 1>(packed, head_dim, view, group, scores + group * kGroupKeys);
+  }
+
+  /// Weighted values of kRows rows, kColumns * 16 of them from `column` on.
+  template <int kRows, int kColumns, bool kPart, typename TC>
+  static void weigh_tile(const float* weights, const RangeView<TC>& view, int value_dim, int column, int padded,
+                         float* out) {
+    V sums[kRows][kColumns];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+      for (int c = 0; c < kColumns; ++c) sums[r][c] = V::zero();
+    }
+    for (int group = view.first; group < view.last; ++group) {
+      const TC* const values = view.values[group] + column;
+      const TC* const ahead = view.values[std::min(group + 1, view.last - 1)] + column;
+      const float* const weight = weights + group * kGroupKeys;
+      const int count = std::min(kGroupKeys, view.end - group * kGroupKeys);
+      for (int i = 0; i < count; ++i) {
+        const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(i) * value_dim;
+        V value[kColumns];
+#pragma GCC unroll 16
+        for (int c = 0; c < kColumns; ++c) {
+          value[c] = kPart ? load_part(values + at, value_dim - column) : V::load(values + at + c * 16);
+          if constexpr (kRows <= kWaitingRows) {
+            if (c % kLine<TC> == 0) V::prefetch(ahead + at + c * 16);
+          }
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          const V w = V::set1(weight[r * kScoreStride + i]);
+#pragma GCC unroll 16
+          for (int c = 0; c < kColumns; ++c) sums[r][c] = V::fma(w, value[c], sums[r][c]);
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+      for (int c = 0; c < kColumns; ++c)
+        sums[r][c].store(out + static_cast<std::ptrdiff_t>(r) * padded + column + c * 16);
+    }
+  }
+
+  template <int kRows, typename TC>
+  static void weigh(const float* weights, const RangeView<TC>& view, int value_dim, float* out) {
+    constexpr int kColumns = V::columns(kRows);
+    const int padded = (value_dim + 15) / 16 * 16;
+    int column = 0;
+    for (; column + kColumns * 16 <= value_dim; column += kColumns * 16) {
+      weigh_tile<kRows, kColumns, false>(weights, view, value_dim, column, padded, out);
+    }
+    for (; column + 16 <= value_dim; column += 16) {
+      weigh_tile<kRows, 1, false>(weights, view, value_dim, column, padded, out);
+    }
+    if (column < value_dim) weigh_tile<kRows, 1, true>(weights, view, value_dim, column, padded, out);
+  }
+
+  /// The two steps for a number of rows that is known at run time: entry n - 1 is for n rows.
+  template <typename TC>
+  struct RowSteps {
+    void (*dots)(const float*, int, const RangeView<TC>&, int, int, float*);
+    void (*weigh)(const float*, const RangeView<TC>&, int, float*);
+  };
+  template <typename TC, std::size_t... kIndex>
+  static constexpr std::array<RowSteps<TC>, sizeof...(kIndex)> make_steps(std::index_sequence<kIndex...>) {
+    return {RowSteps<TC>{&dots<static_cast<int>(kIndex) + 1, TC>, &weigh<static_cast<int>(kIndex) + 1, TC>}...};
+  }
+  template <typename TC>
+  static constexpr std::array<RowSteps<TC>, V::kMaxRows> kSteps =
+      make_steps<TC>(std::make_index_sequence<V::kMaxRows>());
+
+  /// Scores of one row to weights, in place; keys outside lo..hi - 1 get weight 0.
+  template <typename TC>
+  static void soften(const AttentionShape& shape, const RangeView<TC>& view, int lo, int hi, float* row, float* max,
+                     float* sum) {
+    constexpr bool kIsInt8 = std::is_same_v<TC, std::int8_t>;
+    if (kIsInt8 || shape.softcap > 0.0F) {
+      for (int g = view.first; g < view.last; ++g) {
+        V x = V::load(row + g * kGroupKeys);
+        if constexpr (kIsInt8) x = x * V::load(view.key_scales[g]);
+        if (shape.softcap > 0.0F) x = V::set1(shape.softcap) * tanh(x / V::set1(shape.softcap));
+        x.store(row + g * kGroupKeys);
+      }
+    }
+    for (int i = view.first * kGroupKeys; i < lo; ++i) row[i] = kMinusInfinity;
+    for (int i = hi; i < view.last * kGroupKeys; ++i) row[i] = kMinusInfinity;
+    V best = V::set1(kMinusInfinity);
+    for (int g = view.first; g < view.last; ++g) best = V::max(best, V::load(row + g * kGroupKeys));
+    *max = best.largest();
+    const V shift = V::set1(*max == kMinusInfinity ? 0.0F : *max);
+    V total = V::zero();
+    for (int g = view.first; g < view.last; ++g) {
+      V weight = exp(V::load(row + g * kGroupKeys) - shift);
+      total = total + weight;
+      if constexpr (kIsInt8) weight = weight * V::load(view.value_scales[g]);
+      weight.store(row + g * kGroupKeys);
+    }
+    *sum = total.sum();
+  }
+
+  template <typename TC>
+  static void attend_as(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& tile,
+                        const float* packed, int range, float* scores, const Partial& out) {
+    constexpr int kStep = 4;  // groups whose keys stay in the first cache while all rows meet them
+    const RangeView<TC> view = view_range<TC>(shape, tensors, tile, range);
+    const int runs = num_runs(tile.num_rows);
+    for (int group = view.first; group < view.last; group += kStep) {
+      for (int run = 0; run < runs; ++run) {
+        const int begin = run_begin(tile.num_rows, run);
+        const int rows = run_begin(tile.num_rows, run + 1) - begin;
+        kSteps<TC>[static_cast<std::size_t>(rows - 1)].dots(
+            packed + static_cast<std::ptrdiff_t>(run) * V::kMaxRows * shape.head_dim, shape.head_dim, view, group,
+            std::min(group + kStep, view.last), scores + begin * kScoreStride);
+      }
+    }
+    const std::int64_t start = static_cast<std::int64_t>(range) * kRangeKeys;
+    const std::int64_t first = view.first * kGroupKeys;
+    for (int row = 0; row < tile.num_rows; ++row) {
+      const KeySpan seen = visible_keys(shape, tile, row);
+      const auto lo = std::clamp<std::int64_t>(seen.begin - start, first, view.end);
+      const auto hi = std::clamp<std::int64_t>(seen.end - start, lo, view.end);
+      soften(shape, view, static_cast<int>(lo), static_cast<int>(hi), scores + row * kScoreStride, out.max + row,
+             out.sum + row);
+    }
+    for (int run = 0; run < runs; ++run) {
+      const int begin = run_begin(tile.num_rows, run);
+      const int rows = run_begin(tile.num_rows, run + 1) - begin;
+      kSteps<TC>[static_cast<std::size_t>(rows - 1)].weigh(
+          scores + begin * kScoreStride, view, shape.value_dim,
+          out.values + static_cast<std::ptrdiff_t>(begin) * shape.padded_value_dim());
+    }
+  }
+
+  static void attend(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& tile,
+                     const float* packed, int range, float* scores, const Partial& out) {
+    switch (shape.kv) {
+      case ElementKind::kFloat32:
+        return attend_as<float>(shape, tensors, tile, packed, range, scores, out);
+      case ElementKind::kFloat16:
+        return attend_as<Half>(shape, tensors, tile, packed, range, scores, out);
+      case ElementKind::kBFloat16:
+        return attend_as<BHalf>(shape, tensors, tile, packed, range, scores, out);
+      case ElementKind::kInt8:
+        return attend_as<std::int8_t>(shape, tensors, tile, packed, range, scores, out);
+    }
+  }
+
+  // ---- joining and writing ----
+
+  /// A range that a row does not see changes nothing: its factor is 0 and the other one 1, exactly.
+  static void merge(const AttentionShape& shape, int rows, const Partial& next, const Partial& total) {
+    const int padded = shape.padded_value_dim();
+    for (int r = 0; r < rows; ++r) {
+      const float max = std::max(total.max[r], next.max[r]);
+      const float shift = max == kMinusInfinity ? 0.0F : max;
+      const float keep = exp1(total.max[r] - shift);
+      const float take = exp1(next.max[r] - shift);
+      total.max[r] = max;
+      total.sum[r] = total.sum[r] * keep + next.sum[r] * take;
+      float* const sums = total.values + static_cast<std::ptrdiff_t>(r) * padded;
+      const float* const more = next.values + static_cast<std::ptrdiff_t>(r) * padded;
+      for (int i = 0; i < padded; i += 16) {
+        V::fma(V::load(more + i), V::set1(take), V::load(sums + i) * V::set1(keep)).store(sums + i);
+      }
+    }
+  }
+
+  template <typename T>
+  static void finish_as(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& tile,
+                        const Partial& total, float* scratch) {
+    const int group = shape.group();
+    const int padded = shape.padded_value_dim();
+    for (int r = 0; r < tile.num_rows; ++r) {
+      const std::int64_t token = tile.first_token + (tile.first_row + r) / group;
+      const std::int64_t head = tile.kv_head * group + (tile.first_row + r) % group;
+      float factor = 1.0F;
+      float sum = total.sum[r];
+      if (tensors.head_sink != nullptr || shape.smooth_softmax) {
+        const float sink =
+            tensors.head_sink == nullptr ? 0.0F : to_float(reinterpret_cast<const T*>(tensors.head_sink)[head]);
+        const float max = std::max(total.max[r], sink);
+        const float shift = max == kMinusInfinity ? 0.0F : max;
+        factor = exp1(total.max[r] - shift);
+        sum = sum * factor + exp1(sink - shift);
+      }
+      const V scale = V::set1(sum == 0.0F ? 0.0F : factor / sum);
+      const float* const sums = total.values + static_cast<std::ptrdiff_t>(r) * padded;
+      for (int i = 0; i < padded; i += 16) (V::load(sums + i) * scale).store(scratch + i);
+      store_row(scratch, shape.value_dim,
+                reinterpret_cast<T*>(tensors.output) + (token * shape.num_heads + head) * shape.value_dim);
+    }
+  }
+
+  static void finish(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& tile,
+                     const Partial& total, float* scratch) {
+    if (shape.io == ElementKind::kFloat16) return finish_as<Half>(shape, tensors, tile, total, scratch);
+    finish_as<float>(shape, tensors, tile, total, scratch);
+  }
+
+  static constexpr AttentionKernels kTable{&write_token, &pack_queries, &attend, &merge, &finish};
+};
+
+}  // namespace
+}  // namespace genai::kernels

@@ -1,0 +1,103 @@
+#pragma once
+
+#include "genai/kernels/attention.h"
+#include "genai/kernels/paged_inputs.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace genai::kernels {
+
+/// 16 floats, aligned like a cache line.
+struct alignas(64) FloatLine {
+  float values[16];
+};
+
+/// A tile of query rows and the ranges of keys that it sees.
+struct AttentionItem {
+  QueryTile tile;
+  int first_range = 0;
+  int num_ranges = 0;
+  bool is_split = false;        ///< several pieces share it: each range's partial result is kept
+  std::size_t partials_at = 0;  ///< of the first range, in floats from the start of the partials
+  int open_pieces = 0;          ///< pieces not yet done, counted down by all threads
+};
+
+/// What one thread does in one go: ranges of one item.
+struct AttentionPiece {
+  std::size_t item = 0;
+  int first_range = 0;
+  int num_ranges = 0;
+};
+
+/// A new token's place.
+struct TokenPlace {
+  std::int64_t position = 0;
+  std::int64_t slot = 0;  ///< -1 = its KV is not kept
+};
+
+/// The work of one call: what is to be done, cut into pieces, and the memory for it. Reused from call to call, so that
+/// it allocates only to grow. One thread, except where `open_pieces` and the partials say so.
+class AttentionWork {
+ public:
+  /// Cuts the call into pieces for `num_threads` threads. The cut decides who computes what and not what comes out.
+  void plan(const PagedCall& call, int num_threads);
+
+  const std::vector<TokenPlace>& tokens() const { return tokens_; }
+  std::vector<AttentionItem>& items() { return items_; }
+  const std::vector<AttentionPiece>& pieces() const { return pieces_; }
+  /// Threads that are worth waking up for the attention, and for the writing of KV; at most num_threads.
+  int attention_threads() const { return attention_threads_; }
+  int write_threads() const { return write_threads_; }
+
+  /// Partial result of a split item's range.
+  Partial partial(const AttentionItem& item, int range);
+
+  /// Working memory of thread `thread`, 0 <= thread < max(attention_threads(), write_threads()).
+  struct Buffers {
+    float* packed;
+    float* scores;
+    float* scratch;
+    Partial total;
+    Partial next;
+  };
+  Buffers buffers(int thread);
+
+ private:
+  void plan_tokens(const PagedCall& call);
+  void plan_items(const PagedCall& call);
+  void plan_pieces(int num_threads);
+
+  std::vector<TokenPlace> tokens_;
+  std::vector<AttentionItem> items_;
+  std::vector<AttentionPiece> pieces_;
+  std::vector<FloatLine> partials_;
+  std::vector<FloatLine> buffers_;
+  AttentionShape shape_;
+  double cost_ = 0;  ///< of all items
+  int attention_threads_ = 1;
+  int write_threads_ = 1;
+};
+
+/// AttentionWork objects that no call uses at the moment. Thread-safe.
+class AttentionWorkPool {
+ public:
+  /// Gives `work` back when it goes.
+  struct Return {
+    AttentionWorkPool* pool;
+    void operator()(AttentionWork* work) const { pool->put(std::unique_ptr<AttentionWork>(work)); }
+  };
+  using Loan = std::unique_ptr<AttentionWork, Return>;
+  Loan take();
+
+ private:
+  void put(std::unique_ptr<AttentionWork> work);
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<AttentionWork>> free_;
+};
+
+}  // namespace genai::kernels

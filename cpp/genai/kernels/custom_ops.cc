@@ -1,0 +1,39 @@
+#include "genai/kernels/custom_ops.h"
+
+#include "genai/kernels/paged_attention.h"
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace genai::kernels {
+namespace {
+
+/// The domain of the ONNX Runtime that `key` stands for. Domains are kept until the process ends: sessions refer to
+/// them, and ONNX Runtime does not tell when the last one is gone.
+template <typename Api>
+const ort::OpDomain& domain_of(const void* key, const Api& api) {
+  static std::mutex mutex;
+  static auto& domains = *new std::map<const void*, std::unique_ptr<const ort::OpDomain>>;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<const ort::OpDomain>& domain = domains[key];
+  if (!domain) domain = std::make_unique<const ort::OpDomain>(api, kOpDomain, paged_attention_definitions());
+  return *domain;
+}
+
+}  // namespace
+
+const ort::OpDomain& custom_op_domain(const ort::Library& library) {
+  return domain_of(&library, library.api());
+}
+
+void* register_custom_ops(void* session_options, const void* api_base) noexcept {
+  try {
+    domain_of(api_base, api_base).add_to(static_cast<ort_abi::SessionOptions*>(session_options));
+    return nullptr;
+  } catch (const std::exception& error) {
+    return ort::make_status(api_base, error.what());
+  }
+}
+
+}  // namespace genai::kernels

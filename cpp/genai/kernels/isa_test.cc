@@ -1,0 +1,58 @@
+#include "genai/kernels/isa.h"
+
+#include "genai/base/error.h"
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <string>
+
+namespace genai::kernels {
+namespace {
+
+/// Sets ONNX_GENAI_CPU_ISA for a test.
+class IsaVariable {
+ public:
+  explicit IsaVariable(const std::string& value) { setenv("ONNX_GENAI_CPU_ISA", value.c_str(), 1); }
+  ~IsaVariable() { unsetenv("ONNX_GENAI_CPU_ISA"); }
+  IsaVariable(const IsaVariable&) = delete;
+  IsaVariable& operator=(const IsaVariable&) = delete;
+};
+
+TEST_CASE("SupportedIsas_AnyCpu_BeginWithPlainAndRise") {
+  const std::vector<Isa> isas = supported_isas();
+
+  CHECK(isas.front() == Isa::kPlain);
+  CHECK(std::is_sorted(isas.begin(), isas.end()));
+}
+
+TEST_CASE("ChosenIsa_NoVariable_IsTheFastest") {
+  CHECK(chosen_isa() == supported_isas().back());
+  const IsaVariable empty("");
+  CHECK(chosen_isa() == supported_isas().back());
+}
+
+TEST_CASE("ChosenIsa_EachSupportedName_IsThatOne") {
+  for (const Isa isa : supported_isas()) {
+    const IsaVariable variable{std::string(isa_name(isa))};
+    CHECK(chosen_isa() == isa);
+  }
+}
+
+TEST_CASE("ChosenIsa_UnknownName_ThrowsAndListsTheKnown") {
+  const IsaVariable variable("sse9");
+
+  std::string message;
+  try {
+    chosen_isa();
+  } catch (const Error& error) {
+    message = error.what();
+  }
+
+  CHECK(message.find("ONNX_GENAI_CPU_ISA is \"sse9\"") == 0);
+  CHECK(message.find("plain") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace genai::kernels

@@ -1,0 +1,148 @@
+#include "genai/kernels/paged_attention.h"
+
+#include "genai/kernels/attention.h"
+#include "genai/kernels/attention_work.h"
+#include "genai/kernels/isa.h"
+#include "genai/kernels/paged_inputs.h"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+namespace genai::kernels {
+namespace {
+
+/// New tokens that one thread writes in one go: those of a block mostly, so that threads do not share cache lines.
+constexpr std::int64_t kWriteTokens = 16;
+
+/// Calls work(index, thread) for each index below `count`, from `threads` threads that take the next index when they
+/// are free.
+template <typename Work>
+void run_all(const ort::KernelContext& context, std::size_t count, int threads, const Work& work) {
+  if (threads <= 1) {
+    for (std::size_t index = 0; index < count; ++index) work(index, 0);
+    return;
+  }
+  std::atomic<std::size_t> next{0};
+  auto body = [&](std::size_t thread) {
+    for (std::size_t index = next++; index < count; index = next++) work(index, static_cast<int>(thread));
+  };
+  context.parallel_for(static_cast<std::size_t>(threads), body);
+}
+
+class PagedAttention final : public ort::OpKernel {
+ public:
+  PagedAttention(const PagedAttributes& attributes, ElementKind io, ElementKind kv,
+                 std::shared_ptr<AttentionWorkPool> pool)
+      : attributes_(attributes), io_(io), kv_(kv), kernels_(attention_kernels(chosen_isa())), pool_(std::move(pool)) {}
+
+  void compute(ort::KernelContext& context) const override {
+    PagedCall call = PagedCall::read(attributes_, io_, kv_, context);
+    call.tensors.output = context.output(0, call.output_dims).data;
+    if (call.num_tokens == 0) return;
+    const AttentionWorkPool::Loan work = pool_->take();
+    work->plan(call, max_threads_);
+    write(context, call, *work);
+    run_all(context, work->pieces().size(), work->attention_threads(),
+            [&](std::size_t index, int thread) { run_piece(call, *work, work->pieces()[index], thread); });
+  }
+
+ private:
+  void write(const ort::KernelContext& context, const PagedCall& call, AttentionWork& work) const {
+    const std::int64_t parts = (call.num_tokens + kWriteTokens - 1) / kWriteTokens;
+    const std::int64_t heads = call.shape.kv_heads;
+    run_all(context, static_cast<std::size_t>(parts * heads), work.write_threads(), [&](std::size_t index, int thread) {
+      const std::int64_t part = static_cast<std::int64_t>(index) / heads;
+      const std::int64_t end = std::min(call.num_tokens, (part + 1) * kWriteTokens);
+      for (std::int64_t token = part * kWriteTokens; token < end; ++token) {
+        const TokenPlace& place = work.tokens()[static_cast<std::size_t>(token)];
+        if (place.slot < 0) continue;
+        const TokenSlot slot{token, place.position, place.slot,
+                             static_cast<int>(static_cast<std::int64_t>(index) % heads)};
+        kernels_.write_token(call.shape, call.tensors, slot, work.buffers(thread).scratch);
+      }
+    });
+  }
+
+  void run_piece(const PagedCall& call, AttentionWork& work, const AttentionPiece& piece, int thread) const {
+    AttentionItem& item = work.items()[piece.item];
+    const AttentionWork::Buffers buffers = work.buffers(thread);
+    const QueryTile& tile = item.tile;
+    kernels_.pack_queries(call.shape, call.tensors, tile, buffers.packed, buffers.scratch);
+    for (int range = piece.first_range; range < piece.first_range + piece.num_ranges; ++range) {
+      const bool is_first = range == item.first_range;
+      const Partial out = item.is_split ? work.partial(item, range) : is_first ? buffers.total : buffers.next;
+      kernels_.attend(call.shape, call.tensors, tile, buffers.packed, range, buffers.scores, out);
+      if (!item.is_split && !is_first) kernels_.merge(call.shape, tile.num_rows, out, buffers.total);
+    }
+    if (!item.is_split) return kernels_.finish(call.shape, call.tensors, tile, buffers.total, buffers.scratch);
+
+    // Whoever ends an item's last piece joins the ranges, in their order.
+    if (std::atomic_ref(item.open_pieces).fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    const Partial total = work.partial(item, item.first_range);
+    for (int i = 1; i < item.num_ranges; ++i) {
+      kernels_.merge(call.shape, tile.num_rows, work.partial(item, item.first_range + i), total);
+    }
+    kernels_.finish(call.shape, call.tensors, tile, total, buffers.scratch);
+  }
+
+  PagedAttributes attributes_;
+  ElementKind io_;
+  ElementKind kv_;
+  const AttentionKernels& kernels_;
+  std::shared_ptr<AttentionWorkPool> pool_;  ///< shared by all kernels of the definitions
+  int max_threads_ = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+};
+
+std::vector<ort::OpPort> input_ports(DType io, DType kv) {
+  constexpr DType kIndex = DType::kInt32;
+  constexpr bool kOptional = true;
+  return {{io},
+          {io, kOptional},
+          {io, kOptional},
+          {kv},
+          {kv},
+          {kIndex},
+          {kIndex},
+          {kIndex},
+          {io, kOptional},
+          {io, kOptional},
+          {kIndex, kOptional},
+          {io, kOptional},
+          {io, kOptional},
+          {io, kOptional},
+          {DType::kFloat32, kOptional},
+          {DType::kFloat32, kOptional},
+          {kIndex, kOptional}};
+}
+
+struct Element {
+  DType dtype;
+  ElementKind kind;
+};
+
+}  // namespace
+
+std::vector<ort::OpDefinition> paged_attention_definitions() {
+  constexpr Element kIo[] = {{DType::kFloat32, ElementKind::kFloat32}, {DType::kFloat16, ElementKind::kFloat16}};
+  constexpr Element kKv[] = {{DType::kFloat32, ElementKind::kFloat32},
+                             {DType::kFloat16, ElementKind::kFloat16},
+                             {DType::kBFloat16, ElementKind::kBFloat16},
+                             {DType::kInt8, ElementKind::kInt8}};
+  const auto pool = std::make_shared<AttentionWorkPool>();
+  std::vector<ort::OpDefinition> definitions;
+  for (const Element& io : kIo) {
+    for (const Element& kv : kKv) {
+      definitions.push_back({.name = "PagedAttention",
+                             .inputs = input_ports(io.dtype, kv.dtype),
+                             .outputs = {{io.dtype}},
+                             .create = [io, kv, pool](const ort::KernelInfo& info) {
+                               return std::make_unique<PagedAttention>(PagedAttributes::read(info), io.kind, kv.kind,
+                                                                       pool);
+                             }});
+    }
+  }
+  return definitions;
+}
+
+}  // namespace genai::kernels

@@ -1,0 +1,173 @@
+#include "genai/runner/paged_runner.h"
+
+#include "genai/base/error.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+
+namespace genai::runner {
+namespace {
+
+std::vector<std::string> input_names(const ModelSpec& spec, const KvStorage& storage) {
+  std::vector<std::string> names;
+  for (const InputPort& port : PagedInputs::ports(spec)) names.push_back(port.name);
+  for (const KvStorage::Tensor& tensor : storage.tensors()) names.push_back(tensor.name);
+  return names;
+}
+
+/// Rank of the logits when a Run may write them where we say: [rows, vocab] or [1, rows, vocab]; else 0.
+std::size_t bindable_rank(const LoadedModel& model) {
+  const ort::Port& logits = *model.session().find_output(model.spec().logits);
+  const std::size_t rank = logits.dims.size();
+  const bool known = (rank == 2 || rank == 3) && logits.dims.back() == model.spec().vocab_size;
+  return known && logits.dtype == DType::kFloat32 ? rank : 0;
+}
+
+}  // namespace
+
+PagedRunner::PagedRunner(std::unique_ptr<LoadedModel> model, const KvMemory& memory)
+    : model_(std::move(model)),
+      info_(model_->info()),
+      storage_(model_->spec().paged_layers, model_->spec().block_size, memory),
+      inputs_(model_->spec(), model_->ort_library()),
+      frame_(model_->session(), input_names(model_->spec(), storage_), {model_->spec().logits}),
+      picks_rows_(model_->spec().logits_indices.has_value()),
+      bindable_rank_(bindable_rank(*model_)),
+      logits_(model_->spec()),
+      written_(static_cast<std::size_t>(storage_.num_blocks(KvTier::kHot))) {
+  info_.decoder = "paged";
+  info_.shares_blocks = true;
+  info_.block_size = model_->spec().block_size;
+  info_.kv_bytes_per_token = storage_.block_bytes() / info_.block_size;
+  info_.num_hot_blocks = storage_.num_blocks(KvTier::kHot);
+  info_.num_warm_blocks = storage_.num_blocks(KvTier::kWarm);
+  info_.num_cold_blocks = storage_.num_blocks(KvTier::kCold);
+  std::size_t index = inputs_.num_inputs();
+  for (const KvStorage::Tensor& tensor : storage_.tensors()) {
+    frame_.set_input(index++, ort::Value::view(model_->ort_library(), tensor.dtype, tensor.dims, tensor.buffer.data()));
+  }
+}
+
+std::vector<KvFailure> PagedRunner::apply(std::span<const KvOp> ops) {
+  std::vector<KvFailure> failures;
+  for (const KvOp& op : ops) {
+    switch (op.kind) {
+      case KvOp::Kind::kCopyBlock:
+        check(op.from.tier == KvTier::kHot && op.to.tier == KvTier::kHot, "a KV block is copied outside the hot tier");
+        storage_.copy(op.from.index, op.to.index);
+        mark_written(op.to);
+        break;
+      case KvOp::Kind::kMoveBlock:
+        try {
+          move(op);
+        } catch (const Error& error) {
+          if (error.code() == ErrorCode::kInternal) throw;
+          failures.push_back({op, error.what()});
+        }
+        break;
+      case KvOp::Kind::kCopySequence:
+      case KvOp::Kind::kReleaseSequence:
+        check(false, "an operation on whole sequences reached the paged decoder");
+    }
+  }
+  return failures;
+}
+
+void PagedRunner::move(const KvOp& op) {
+  const auto start = std::chrono::steady_clock::now();
+  storage_.move(op.from, op.to);
+  mark_written(op.to);
+  move_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  ++moved_blocks_;
+}
+
+void PagedRunner::write_block(KvPlace place, std::span<const std::byte> bytes) {
+  storage_.write(place, bytes);
+  mark_written(place);
+}
+
+void PagedRunner::mark_written(KvPlace place) {
+  if (place.tier != KvTier::kHot || written_[static_cast<std::size_t>(place.index)]) return;
+  written_[static_cast<std::size_t>(place.index)] = true;
+  ++num_written_;
+}
+
+void PagedRunner::mark_written(const StepPlan& plan) {
+  for (const ScheduledSequence& sequence : plan.sequences) {
+    const std::int64_t end = sequence.num_computed_tokens + sequence.num_scheduled_tokens;
+    for (std::int64_t block = sequence.num_computed_tokens / info_.block_size; block * info_.block_size < end;
+         ++block) {
+      mark_written({.tier = KvTier::kHot, .index = sequence.block_table[static_cast<std::size_t>(block)]});
+    }
+  }
+}
+
+StepLogits PagedRunner::execute(const StepPlan& plan) {
+  check_plan(plan, model_->spec());
+  model_->clear_interrupt();
+  std::int64_t num_rows = 0;
+  std::int64_t num_tokens = 0;
+  for (const ScheduledSequence& sequence : plan.sequences) {
+    if (sequence.needs_logits) ++num_rows;
+    num_tokens += sequence.num_scheduled_tokens;
+  }
+  if (num_tokens == 0) return {.values = {}, .vocab_size = info_.vocab_size, .num_rows = 0};
+
+  inputs_.fill(frame_, plan, info_.num_hot_blocks);
+  // All tokens' logits are bound only when all of them are wanted: those of a long chunk would never be freed.
+  const bool rows_are_the_result = picks_rows_ || num_rows == num_tokens;
+  const bool is_bound = rows_are_the_result && bind_logits(std::max<std::int64_t>(num_rows, 1));
+  if (!is_bound) {
+    frame_.set_output(0, ort::Value());
+    bound_rows_ = -1;
+  }
+  mark_written(plan);
+  model_->run(frame_);
+  if (!is_bound) return collect(plan, num_rows);
+  return {.values = {bound_.data_as<float>(), static_cast<std::size_t>(num_rows * info_.vocab_size)},
+          .vocab_size = info_.vocab_size,
+          .num_rows = num_rows};
+}
+
+/// Makes the Run write its logits to bound_; false when it cannot.
+bool PagedRunner::bind_logits(std::int64_t rows) {
+  if (bindable_rank_ == 0) return false;
+  if (bound_rows_ == rows) return true;
+  const std::size_t needed = static_cast<std::size_t>(rows * info_.vocab_size) * sizeof(float);
+  if (bound_.size_bytes() < needed) {
+    frame_.set_output(0, ort::Value());
+    bound_rows_ = -1;
+    bound_ = tensor::Buffer(needed);
+  }
+  const Dims dims = bindable_rank_ == 2 ? Dims{rows, info_.vocab_size} : Dims{1, rows, info_.vocab_size};
+  frame_.set_output(0, ort::Value::view(model_->ort_library(), DType::kFloat32, dims, bound_.data()));
+  bound_rows_ = rows;
+  return true;
+}
+
+/// Copies, and converts to float32, the wanted rows of the logits that ONNX Runtime allocated.
+StepLogits PagedRunner::collect(const StepPlan& plan, std::int64_t num_rows) {
+  const ort::Value logits = frame_.take_output(0);
+  logits_.begin(num_rows);
+  std::int64_t row = 0;
+  std::int64_t end = 0;
+  for (const ScheduledSequence& sequence : plan.sequences) {
+    end += sequence.num_scheduled_tokens;
+    if (!sequence.needs_logits) continue;
+    logits_.take_position(row, logits, picks_rows_ ? row : end - 1);
+    ++row;
+  }
+  return logits_.result();
+}
+
+RunnerStats PagedRunner::stats() const {
+  return {.kv_bytes = num_written_ * storage_.block_bytes(),
+          .num_runs = model_->num_runs(),
+          .run_seconds = model_->run_seconds(),
+          .moved_blocks = moved_blocks_,
+          .move_seconds = move_seconds_};
+}
+
+}  // namespace genai::runner

@@ -1,0 +1,58 @@
+#pragma once
+
+#include "genai/runner/kv_storage.h"
+#include "genai/runner/loaded_model.h"
+#include "genai/runner/logits_rows.h"
+#include "genai/runner/model_runner.h"
+#include "genai/runner/options.h"
+#include "genai/runner/paged_inputs.h"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace genai::runner {
+
+/// Decoder for graphs whose attention reads KV in blocks: all sequences of a step, chunks and single tokens alike, are
+/// one Run. It keeps no state of a sequence: a plan names its blocks. A Run writes only positions from
+/// num_computed_tokens on, so a step that failed can be repeated.
+class PagedRunner : public ModelRunner {
+ public:
+  /// Throws what KvStorage throws.
+  PagedRunner(std::unique_ptr<LoadedModel> model, const KvMemory& memory);
+
+  const RunnerInfo& info() const override { return info_; }
+  std::vector<KvFailure> apply(std::span<const KvOp> ops) override;
+  StepLogits execute(const StepPlan& plan) override;
+  std::int64_t block_bytes() const override { return storage_.block_bytes(); }
+  void read_block(KvPlace place, std::span<std::byte> bytes) const override { storage_.read(place, bytes); }
+  void write_block(KvPlace place, std::span<const std::byte> bytes) override;
+  /// kv_bytes: of the hot blocks that were ever written.
+  RunnerStats stats() const override;
+  void interrupt() override { model_->interrupt(); }
+
+ private:
+  void move(const KvOp& op);
+  void mark_written(KvPlace place);
+  void mark_written(const StepPlan& plan);
+  bool bind_logits(std::int64_t rows);
+  StepLogits collect(const StepPlan& plan, std::int64_t num_rows);
+
+  std::unique_ptr<LoadedModel> model_;
+  RunnerInfo info_;
+  KvStorage storage_;
+  PagedInputs inputs_;
+  ort::RunFrame frame_;        ///< inputs: those of inputs_, then storage_.tensors(); output 0: the logits
+  bool picks_rows_ = false;    ///< the graph returns the rows that logits_indices names, else those of all tokens
+  std::size_t bindable_rank_;  ///< rank of logits that a Run can write to bound_; 0 = it cannot
+  tensor::Buffer bound_;       ///< float32 [rows, vocab] or larger
+  std::int64_t bound_rows_ = -1;
+  LogitsRows logits_;  ///< where the Run's own rows are not the result
+  std::vector<bool> written_;
+  std::int64_t num_written_ = 0;
+  std::int64_t moved_blocks_ = 0;
+  double move_seconds_ = 0.0;
+};
+
+}  // namespace genai::runner

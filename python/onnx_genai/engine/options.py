@@ -1,0 +1,110 @@
+"""How a model is loaded and scheduled: :class:`EngineOptions`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
+
+from onnx_genai.engine.limits import parse_memory_limit
+from onnx_genai.errors import InvalidArgumentError
+from onnx_genai.types import Decoder, KvDtype, MemorySize
+
+__all__ = ["EngineOptions"]
+
+MAX_THREADS = 1024
+"""Far above any CPU; each thread is started when the model is loaded."""
+MAX_NUM_SEQS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """How a model is loaded and scheduled."""
+
+    ep: str = "cpu"
+    """Execution provider: ``cpu``, or the name of one that the installed ONNX Runtime has."""
+    ep_options: Mapping[str, str] = field(default_factory=dict)
+    threads: int | None = None
+    """Intra-op threads; None uses the physical cores that this process may use."""
+    max_context: int | None = None
+    """Upper bound on prompt and output tokens; the model's own limit still holds."""
+    decoder: Decoder = "auto"
+    """``auto`` takes the first of paged, slot and copy that can run the graph; a name forces that one or fails."""
+    kv_dtype: KvDtype = "auto"
+    """Element type of KV in the paged decoder; ``auto`` is that of the graph."""
+    prefix_cache: bool = True
+    """Keep the KV of finished requests and find it again by the prefix of later ones."""
+    vram_limit: MemorySize = "auto"
+    """Bytes of the hot tier; see ``engine.memory``."""
+    host_ram_limit: MemorySize = "auto"
+    """On a CPU provider bytes of the hot and warm tiers together, else of the warm tier."""
+    disk_limit: MemorySize | None = None
+    """Bytes of the cold tier; None or 0 is off, a fraction refers to the free space of ``disk_folder``."""
+    disk_folder: str | Path | None = None
+    """Where the cold tier's file lies; None is a folder of this user below the system's folder for temporary files."""
+    max_num_seqs: int = 64
+    """Sequences that run at once; more wait."""
+    max_num_batched_tokens: int = 2048
+    """Token budget of a step."""
+    max_prefill_tokens_while_decoding: int = 256
+    """Prefill tokens in a step that also decodes."""
+    max_queue: int = 4096
+    """Open requests; one more is refused."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.ep, str) or not self.ep:
+            raise InvalidArgumentError(f"ep is {self.ep!r}; allowed: cpu, or the name of an execution provider")
+        self._check_ep_options()
+        _check_name("decoder", self.decoder, get_args(Decoder))
+        _check_name("kv_dtype", self.kv_dtype, get_args(KvDtype))
+        if not isinstance(self.prefix_cache, bool):
+            raise InvalidArgumentError(f"prefix_cache is {self.prefix_cache!r}; allowed: True or False")
+        for name in ("max_num_batched_tokens", "max_prefill_tokens_while_decoding", "max_queue"):
+            _check_positive(name, getattr(self, name))
+        _check_positive("max_num_seqs", self.max_num_seqs, high=MAX_NUM_SEQS)
+        if self.threads is not None:
+            _check_positive("threads", self.threads, high=MAX_THREADS)
+        if self.max_context is not None:
+            _check_positive("max_context", self.max_context)
+        # The limit that is not used on this provider must be right as well.
+        parse_memory_limit(self.vram_limit, name="vram_limit")
+        parse_memory_limit(self.host_ram_limit, name="host_ram_limit")
+        self._check_disk()
+
+    @property
+    def on_cpu(self) -> bool:
+        """KV lies in host memory."""
+        return self.ep == "cpu"
+
+    def _check_ep_options(self) -> None:
+        if not isinstance(self.ep_options, Mapping):
+            raise InvalidArgumentError(f"ep_options is {self.ep_options!r}; allowed: a mapping of texts")
+        for key, value in self.ep_options.items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise InvalidArgumentError(f"ep_options has {key!r}: {value!r}; allowed: a text for each text")
+        if self.on_cpu and self.ep_options:
+            raise InvalidArgumentError(f"ep_options is {dict(self.ep_options)}; the provider cpu takes none")
+
+    def _check_disk(self) -> None:
+        if self.disk_limit is not None:
+            parse_memory_limit(self.disk_limit, name="disk_limit")
+        if self.disk_folder is None:
+            return
+        if not isinstance(self.disk_folder, (str, Path)) or not str(self.disk_folder):
+            raise InvalidArgumentError(f"disk_folder is {self.disk_folder!r}; allowed: a folder, or None")
+        if self.disk_limit is None:
+            raise InvalidArgumentError(
+                f"disk_folder is {str(self.disk_folder)!r} but disk_limit is None, so no file would be made; set "
+                "disk_limit as well, or leave disk_folder out"
+            )
+
+
+def _check_name(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in allowed:
+        raise InvalidArgumentError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
+
+
+def _check_positive(name: str, value: object, *, high: int = 2**63 - 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
+        raise InvalidArgumentError(f"{name} is {value!r}; allowed: a whole number in 1..{high}")

@@ -1,0 +1,321 @@
+"""What :class:`~onnx_genai.LLM` and :class:`~onnx_genai.AsyncLLM` share: loading, prompts, templates, facts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnx_genai import package
+from onnx_genai.engine import EngineOptions, ModelEngine, PromptIds, describe_graph
+from onnx_genai.errors import InternalError, InvalidArgumentError, NotFoundError, UnsupportedError
+from onnx_genai.template import ChatTemplate
+from onnx_genai.tokenizer import Tokenizer, TokenTableData
+from onnx_genai.types import Decoder, KvDtype, MemorySize, SamplingParams
+
+__all__ = ["ChatMessage", "Prompt", "TextModel", "inspect", "is_single", "params_for", "plain_ids", "single_params"]
+
+Prompt = str | PromptIds
+"""Text, or token ids (a list of ints or a 1-D int64/int32 array)."""
+
+ChatMessage = Mapping[str, Any]
+"""A message as chat templates take it: ``role`` and ``content``, and whatever else the template reads."""
+
+_TEMPLATE_ARGUMENTS = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
+_BACKENDS = ("auto", "ort", "native")
+
+
+class TextModel:
+    """A loaded language model; use :class:`~onnx_genai.LLM` or :class:`~onnx_genai.AsyncLLM`.
+
+    Args:
+        model: A package folder, a file inside one, or an alias or hub id that was pulled before.
+        ep: Execution provider, ``cpu`` by default.
+        ep_options: Options of that provider.
+        backend: ``auto`` or ``ort``; ``native`` kernels come later.
+        variant: Which of several graphs to take (``q4``, ``fp16``, ...); None chooses.
+        decoder: For experts: ``paged``, ``slot`` or ``copy`` forces one; ``auto`` takes the first that can run the
+            graph.
+        kv_dtype: Element type of KV in the paged decoder: ``float32``, ``float16``, ``bfloat16``, ``int8``; ``auto``
+            is that of the graph.
+        prefix_cache: Keep the KV of finished requests for later ones that begin alike.
+        vram_limit: Memory of the hot tier of KV; grammar: ``auto``, bytes, ``0.5``, ``8GiB``.
+        host_ram_limit: On a CPU provider memory of the hot and warm tiers together, else of the warm tier.
+        disk_limit: Size of the cold tier's file; None or 0 is off, ``0.5`` is half of the free space.
+        disk_folder: Where that file lies; None is a private folder below the system's one for temporary files.
+        max_context: Upper bound on prompt and output tokens.
+        threads: Intra-op threads; None uses the physical cores that this process may use.
+        max_num_seqs: Sequences that run at once.
+        max_num_batched_tokens: Token budget of a step.
+        max_prefill_tokens_while_decoding: Prompt tokens in a step that also decodes.
+        max_queue: Open requests; one more is refused.
+
+    Raises:
+        NotFoundError: There is no such model.
+        InvalidArgumentError: An option has a value that is not allowed.
+        PackageError, UnsupportedError, BackendError: It cannot be used; the text says why and what to do.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        ep: str = "cpu",
+        ep_options: Mapping[str, str] | None = None,
+        backend: str = "auto",
+        variant: str | None = None,
+        decoder: Decoder = "auto",
+        kv_dtype: KvDtype = "auto",
+        prefix_cache: bool = True,
+        vram_limit: MemorySize = "auto",
+        host_ram_limit: MemorySize = "auto",
+        disk_limit: MemorySize | None = None,
+        disk_folder: str | Path | None = None,
+        max_context: int | None = None,
+        threads: int | None = None,
+        max_num_seqs: int = 64,
+        max_num_batched_tokens: int = 2048,
+        max_prefill_tokens_while_decoding: int = 256,
+        max_queue: int = 4096,
+    ) -> None:
+        _check_backend(backend)
+        if variant is not None and not isinstance(variant, str):
+            raise InvalidArgumentError(f"variant is {variant!r}; allowed: a text such as q4, or None")
+        options = EngineOptions(
+            ep=ep,
+            ep_options=ep_options or {},
+            threads=threads,
+            max_context=max_context,
+            decoder=decoder,
+            kv_dtype=kv_dtype,
+            prefix_cache=prefix_cache,
+            vram_limit=vram_limit,
+            host_ram_limit=host_ram_limit,
+            disk_limit=disk_limit,
+            disk_folder=disk_folder,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_prefill_tokens_while_decoding=max_prefill_tokens_while_decoding,
+            max_queue=max_queue,
+        )
+        self.package, self._tokenizer = _read(model, variant)
+        self.template = _template(self.package)
+        table = TokenTableData.empty() if self._tokenizer is None else self._tokenizer.token_table()
+        self._engine = ModelEngine.open(self.package, table, options)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The package's tokenizer.
+
+        Raises:
+            PackageError: There is none; token ids can still be generated from, without text.
+        """
+        if self._tokenizer is None:
+            self.package.require_tokenizer()  # raises, and says where it was looked for
+            raise InternalError("a tokenizer appeared after the model was loaded; load it again")
+        return self._tokenizer
+
+    @property
+    def engine(self) -> ModelEngine:
+        """The engine under this model: token ids in, token ids out."""
+        return self._engine
+
+    @property
+    def context_limit(self) -> int | None:
+        """Tokens that prompt and output may have together; None if nothing limits them."""
+        return self._engine.context_limit
+
+    @property
+    def context_source(self) -> str:
+        """Where the context limit comes from."""
+        return self._engine.context_source
+
+    @property
+    def description(self) -> Mapping[str, object]:
+        """Roles of the graph's ports, the decoder and why, rewrites and notes."""
+        return self._engine.description
+
+    def info(self) -> dict[str, object]:
+        """Facts about the loaded model: decoder, execution provider, threads, ONNX Runtime, limits."""
+        return self._engine.info()
+
+    def metrics(self) -> dict[str, float]:
+        """Totals since the model was loaded, and gauges; ``docs/python.md`` lists the names."""
+        return self._engine.metrics()
+
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Returns the prompt text that the package's chat template makes of the messages.
+
+        Raises:
+            UnsupportedError: The package has no chat template.
+            InvalidArgumentError: The template refuses the messages.
+        """
+        if self.template is None:
+            raise UnsupportedError(
+                f"{self.package.root} has no chat template (chat_template.jinja or chat_template in "
+                "tokenizer_config.json); use generate() with a text prompt"
+            )
+        return self.template.render(
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            **_checked_template_kwargs(template_kwargs),
+        )
+
+    def encode_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Returns the prompt ids of a chat; templates write special tokens themselves, so none are added."""
+        text = self.render(messages, tools=tools, template_kwargs=template_kwargs)
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def prepared(self, prompt: Prompt, params: SamplingParams | None) -> tuple[PromptIds, SamplingParams]:
+        """Returns prompt ids, and parameters as the engine takes them."""
+        params = params if params is not None else SamplingParams()
+        if not isinstance(params, SamplingParams):
+            raise InvalidArgumentError(f"params is {type(params).__name__}; allowed: SamplingParams")
+        # A stop string that is a special token never shows in the text, so its id is what to look for.
+        special = self.tokenizer.special_stop_ids(params.stop) if params.stop else ()
+        if special:
+            params = dataclasses.replace(
+                params, stop_token_ids=tuple(dict.fromkeys((*params.stop_token_ids, *special)))
+            )
+        if isinstance(prompt, str):
+            if not prompt:
+                raise InvalidArgumentError("the prompt is empty; give at least one character")
+            prompt = self.tokenizer.encode(prompt)
+        return prompt, params
+
+
+def inspect(model: str | Path, *, variant: str | None = None) -> tuple[package.ModelPackage, dict[str, object]]:
+    """Returns what a package says and how its graph would run, without loading it.
+
+    Raises:
+        NotFoundError, PackageError, UnsupportedError: As :class:`~onnx_genai.LLM`.
+    """
+    found, _ = _read(model, variant)
+    return found, describe_graph(found)
+
+
+def plain_ids(prompt: PromptIds) -> tuple[int, ...]:
+    """The ids of a prompt as plain ints."""
+    return tuple(int(token) for token in prompt)
+
+
+def is_single(prompts: object) -> bool:
+    """Whether ``prompts`` is one prompt and not a list of them.
+
+    Raises:
+        InvalidArgumentError: It is neither.
+    """
+    if isinstance(prompts, (str, np.ndarray)):
+        return True
+    if isinstance(prompts, bytes) or not isinstance(prompts, Sequence):
+        raise InvalidArgumentError(f"prompts is {type(prompts).__name__}; allowed: str, token ids, or a list of those")
+    # An empty list is an empty batch; a list of ints is one prompt.
+    return len(prompts) > 0 and not isinstance(prompts[0], (str, bytes, Sequence, np.ndarray))
+
+
+def params_for(
+    prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+) -> Sequence[SamplingParams | None]:
+    """One entry for each prompt.
+
+    Raises:
+        InvalidArgumentError: Not as many as there are prompts.
+    """
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * len(prompts)
+    if isinstance(params, str) or not isinstance(params, Sequence):
+        raise InvalidArgumentError(
+            f"params is {type(params).__name__}; allowed: a SamplingParams, or a list with one for each prompt"
+        )
+    if len(params) != len(prompts):
+        raise InvalidArgumentError(f"params has {len(params)} entries for {len(prompts)} prompts; give one for each")
+    return params
+
+
+def single_params(params: SamplingParams | Sequence[SamplingParams] | None) -> SamplingParams | None:
+    """The parameters of the only prompt.
+
+    Raises:
+        InvalidArgumentError: It is a list or something else.
+    """
+    if params is not None and not isinstance(params, SamplingParams):
+        raise InvalidArgumentError(f"params is {params!r}; allowed for one prompt: a SamplingParams")
+    return params
+
+
+def _read(model: str | Path, variant: str | None) -> tuple[package.ModelPackage, Tokenizer | None]:
+    found = package.read(_locate(model), variant=variant)
+    if found.tokenizer_path is None:
+        return found, None
+    tokenizer = Tokenizer.from_file(found.tokenizer_path)
+    if not found.eos_token_ids:
+        found = dataclasses.replace(found, eos_token_ids=tokenizer.eos_candidates(), eos_source="tokenizer vocabulary")
+    return found, tokenizer
+
+
+def _check_backend(backend: str) -> None:
+    if backend not in _BACKENDS:
+        raise InvalidArgumentError(f"backend is {backend!r}; allowed: auto, ort, or native")
+    if backend == "native":
+        raise UnsupportedError("backend 'native' is not available in this version; use auto or ort")
+
+
+def _locate(model: str | Path) -> Path:
+    if not isinstance(model, (str, Path)) or not str(model):
+        raise InvalidArgumentError(f"model is {model!r}; allowed: a folder, a file in it, an alias or a hub id")
+    try:
+        if Path(model).exists():
+            return Path(model)
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        raise NotFoundError(f"no model {str(model)!r}: {error.strerror}") from error
+    from onnx_genai.package import hub  # only names need it, and its own imports take time
+
+    path = hub.resolve(str(model))
+    if path is None:
+        raise NotFoundError(
+            f"no model {str(model)!r}: it is not a folder or file, and no alias or hub id of that name was pulled. "
+            f"Check the path, or fetch it with: onnx-genai pull {model}"
+        )
+    return path
+
+
+def _template(source: package.ModelPackage) -> ChatTemplate | None:
+    template = source.chat_template
+    if template.default is None:
+        return None
+    return ChatTemplate(
+        {"default": template.default, **template.named},
+        special_tokens=source.special_tokens,
+        name=template.source,
+    )
+
+
+def _checked_template_kwargs(given: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Further variables of the template; a name that ``render`` has as its own parameter is refused."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise InvalidArgumentError(f"template_kwargs is {given!r}; allowed: a mapping from names to values")
+    own = sorted(_TEMPLATE_ARGUMENTS & given.keys())
+    if own:
+        raise InvalidArgumentError(f"template_kwargs has {', '.join(own)}; give {own[0]} as an argument of its own")
+    return given
