@@ -9,7 +9,7 @@ import platform
 import subprocess
 from pathlib import Path
 
-PACKAGES = ("onnx-genai", "onnxruntime", "onnxruntime-genai", "transformers", "torch", "numpy")
+PACKAGES = ("onnx-genai", "onnxruntime", "onnxruntime-genai", "openvino-genai", "transformers", "torch", "numpy")
 
 
 def capture(command: list[str]) -> dict[str, object]:

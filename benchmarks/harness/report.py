@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,7 +36,18 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     )
 
 
+def without_paths(value: Any) -> Any:
+    """The record with every absolute path cut to its last name: a record is for others to read."""
+    if isinstance(value, str):
+        return re.sub(r"(?<![\w./])/(?:[^/\s:,;]+/)+([^/\s:,;]+)", r"\1", value)
+    if isinstance(value, Mapping):
+        return {key: without_paths(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_paths(each) for each in value]
+    return value
+
+
 def write(path: Path, record: Mapping[str, Any]) -> None:
-    """Writes the raw record."""
+    """Writes the raw record, without paths of this machine."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(without_paths(record), indent=1) + "\n", encoding="utf-8")

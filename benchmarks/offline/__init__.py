@@ -1,1 +1,1 @@
-"""Prefill and decode of one model folder by several runtimes, same prompt ids, alternated in one run."""
+"""One model folder without a server, by this project and by other runtimes, in turns."""

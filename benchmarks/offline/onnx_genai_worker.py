@@ -8,41 +8,39 @@ from __future__ import annotations
 import sys
 import time
 
-from benchmarks.harness.contestant import serve
-from onnx_genai import LLM, SamplingParams, __version__
+from benchmarks.harness.contestant import serve_generate
+from benchmarks.offline.ours import Stream, facts, greedy, open_llm
+from onnx_genai import LLM, __version__
 
 
 def main() -> None:
     folder, threads = sys.argv[1], int(sys.argv[2])
-    llm = LLM(folder, threads=threads)
+    llm = open_llm(folder, threads=threads)
 
     def run(prompts: list[list[int]], new_tokens: int) -> tuple[float, float, list[list[int]], dict[str, float]]:
-        params = SamplingParams(max_new_tokens=new_tokens, temperature=0, ignore_eos=True)
         if len(prompts) > 1:
-            return _run_batch(llm, prompts, params)
+            return _run_batch(llm, prompts, new_tokens)
         first = None
         ids: list[int] = []
-        for chunk in llm.stream(prompts[0], params):
+        for chunk in llm.stream(prompts[0], greedy(new_tokens)):
             first = first or time.perf_counter()
             ids.extend(chunk.token_ids)
         end = time.perf_counter()
         return first or end, end, [ids], _outside_run(llm, prompts[0], new_tokens)
 
-    facts = {key: value for key, value in llm.info().items() if key != "ort_path"}
-    serve(run, {"name": "onnx-genai", "version": __version__, **facts})
+    serve_generate(run, {"name": "onnx-genai", "version": __version__, **facts(llm)})
     llm.close()
 
 
 def _run_batch(
-    llm: LLM, prompts: list[list[int]], params: SamplingParams
+    llm: LLM, prompts: list[list[int]], new_tokens: int
 ) -> tuple[float, float, list[list[int]], dict[str, float]]:
-    """The time of one token each stands for the prefill, so the batch runs twice."""
-    start = time.perf_counter()
-    llm.generate(prompts, SamplingParams(max_new_tokens=1, temperature=0))
-    first = time.perf_counter()
-    results = llm.generate(prompts, params)
-    whole = time.perf_counter() - first
-    return first, start + whole, [list(result.token_ids) for result in results], {}
+    """The prefill ends when every request has its first token."""
+    streams = [Stream(llm, prompt, new_tokens) for prompt in prompts]
+    arrivals = [stream.join().arrivals for stream in streams]
+    first = max(each.times[0] for each in arrivals)
+    end = max(each.times[-1] for each in arrivals)
+    return first, end, [stream.token_ids for stream in streams], {}
 
 
 def _outside_run(llm: LLM, prompt: list[int], new_tokens: int) -> dict[str, float]:
@@ -52,7 +50,8 @@ def _outside_run(llm: LLM, prompt: list[int], new_tokens: int) -> dict[str, floa
     while the other cores spin in ONNX Runtime's pool, and its time would be counted here.
     """
     before = llm.metrics()
-    llm.generate(prompt, SamplingParams(max_new_tokens=new_tokens, temperature=0, ignore_eos=True))
+    # Another first token, so that nothing of the prompt is found in the prefix cache.
+    llm.generate([prompt[0] ^ 1, *prompt[1:]], greedy(new_tokens))
     after = llm.metrics()
     steps = after["num_steps"] - before["num_steps"]
     spent = (after["step_seconds"] - before["step_seconds"]) - (after["run_seconds"] - before["run_seconds"])

@@ -14,7 +14,7 @@ import time
 import numpy as np
 import onnxruntime_genai as og
 
-from benchmarks.harness.contestant import serve
+from benchmarks.harness.contestant import serve_generate
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
         "ort_version": importlib.metadata.version("onnxruntime"),
         "intra_op_threads": threads,
     }
-    serve(run, facts)
+    serve_generate(run, facts)
 
 
 if __name__ == "__main__":

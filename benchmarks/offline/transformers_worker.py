@@ -11,7 +11,7 @@ import time
 import torch
 import transformers
 
-from benchmarks.harness.contestant import serve
+from benchmarks.harness.contestant import serve_generate
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
         "torch": torch.__version__,
         "threads": threads,
     }
-    serve(run, facts)
+    serve_generate(run, facts)
 
 
 if __name__ == "__main__":
