@@ -11,7 +11,12 @@ import numpy.typing as npt
 import pytest
 
 from tests.models.checksum import CHECKSUM_STYLES, ChecksumSpec
-from tests.models.packages import write_checksum_package, write_scripted_package, write_table_package
+from tests.models.packages import (
+    write_checksum_package,
+    write_noise_package,
+    write_scripted_package,
+    write_table_package,
+)
 from tests.models.reference import why_not_runnable
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,6 +73,16 @@ def table_package(_package_shelf: _PackageShelf) -> Callable[..., Path]:
 
     def get(logits: npt.NDArray[Any], **options: Any) -> Path:
         return _package_shelf.get(write_table_package, logits.tolist(), options)
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def noise_package(_package_shelf: _PackageShelf) -> Callable[..., Path]:
+    """``noise_package(seed, **options)``: folder of a model that writes at random; see `write_noise_package`."""
+
+    def get(seed: int, **options: Any) -> Path:
+        return _package_shelf.get(write_noise_package, seed, options)
 
     return get
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.models.__main__ import write_all
+from tests.tokenizer.cases_for_cpp import write_cases
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = sorted({path.parent.name for path in (ROOT / "cpp" / "genai").glob("*/*_test.cc")})
@@ -71,6 +72,16 @@ def _ort_library() -> Path:
 @pytest.mark.parametrize("floor", FLOORS)
 def test_cpp_floor(build_folder: Path, environment: Mapping[str, str], floor: str) -> None:
     _run([str(next(build_folder.rglob(f"genai_{floor}_test")))], environment)
+
+
+def test_cpp_detokenizer_says_what_tokenizers_decodes(build_folder: Path, tmp_path: Path) -> None:
+    cases = tmp_path / "detokenizer.txt"
+    write_cases(cases)
+
+    _run(
+        [str(next(build_folder.rglob("genai_sampling_test"))), "--test-case=Detokenizer_RandomTexts_*"],
+        {"GENAI_DETOKENIZER_CASES": str(cases)},
+    )
 
 
 @pytest.mark.slow

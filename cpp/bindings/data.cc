@@ -144,6 +144,7 @@ void bind_sampling_params(py::module_& module) {
       .def_readwrite("include_stop", &P::include_stop)
       .def_readwrite("ignore_eos", &P::ignore_eos)
       .def_readwrite("skip_special_tokens", &P::skip_special_tokens)
+      .def_readwrite("visible_special_tokens", &P::visible_special_tokens)
       .def_readwrite("seed", &P::seed)
       .def_readwrite("n", &P::n)
       .def_readwrite("num_beams", &P::num_beams)

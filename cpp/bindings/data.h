@@ -1,6 +1,10 @@
 #pragma once
 
+#include "genai/core/constraint.h"
+
 #include <pybind11/pybind11.h>
+
+#include <memory>
 
 namespace genai::bindings {
 
@@ -9,6 +13,11 @@ void bind_data(pybind11::module_& module);
 
 /// Engine and its options.
 void bind_engine(pybind11::module_& module);
+
+/// Compiled grammars.
+void bind_grammar(pybind11::module_& module);
+/// The grammar behind a Python object of the class Grammar; null for None.
+std::shared_ptr<const TokenGrammar> token_grammar(const pybind11::object& object);
 
 /// ONNX Runtime library, cores and memory of this machine.
 void bind_system(pybind11::module_& module);

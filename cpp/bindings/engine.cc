@@ -62,6 +62,7 @@ struct RequestOptions {
   std::optional<double> timeout;
   std::string cache_salt;
   engine::Delivery delivery = engine::Delivery::kOwn;
+  std::shared_ptr<const TokenGrammar> grammar;
 };
 
 RequestId submit(engine::Engine& engine, const py::array_t<std::int64_t>& prompt, const SamplingParams& params,
@@ -73,6 +74,7 @@ RequestId submit(engine::Engine& engine, const py::array_t<std::int64_t>& prompt
   request.priority = options.priority;
   request.timeout_seconds = options.timeout;
   request.cache_salt = std::move(options.cache_salt);
+  request.grammar = std::move(options.grammar);
   for (const py::object& processor : processors) request.logits_hooks.push_back(logits_hook(processor));
   if (!sampler.is_none()) request.sampler_hook = sampler_hook(sampler);
   const py::gil_scoped_release no_gil;
@@ -240,17 +242,19 @@ void bind_engine(py::module_& module) {
           "submit",
           [](engine::Engine& self, const py::array_t<std::int64_t>& prompt, const SamplingParams& params,
              const std::vector<py::object>& processors, const py::object& sampler, int priority,
-             std::optional<double> timeout, std::string cache_salt, engine::Delivery delivery) {
+             std::optional<double> timeout, std::string cache_salt, engine::Delivery delivery,
+             const py::object& grammar) {
             return submit(self, prompt, params, {processors, sampler},
                           {.priority = priority,
                            .timeout = timeout,
                            .cache_salt = std::move(cache_salt),
-                           .delivery = delivery})
+                           .delivery = delivery,
+                           .grammar = token_grammar(grammar)})
                 .value;
           },
           py::arg("prompt"), py::arg("params"), py::arg("logits_processors"), py::arg("sampler"),
           py::arg("priority") = 0, py::arg("timeout") = py::none(), py::arg("cache_salt") = "",
-          py::arg("delivery") = engine::Delivery::kOwn)
+          py::arg("delivery") = engine::Delivery::kOwn, py::arg("grammar") = py::none())
       .def(
           "wait",
           [](engine::Engine& self, std::uint64_t id, int timeout_ms, bool until_end) {

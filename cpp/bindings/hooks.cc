@@ -77,6 +77,10 @@ class PythonLogitsHook final : public LogitsHook {
         throw Error(ErrorCode::kInvalidArgument,
                     "a logits processor returned a value; change the array in place and return None");
       }
+      if (static_cast<std::size_t>(logits.nbytes()) != rows.logits.size_bytes()) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    "a logits processor resized the logits array; change its values in place and keep its size");
+      }
       std::memcpy(rows.logits.data(), logits.data(), rows.logits.size_bytes());
     });
   }

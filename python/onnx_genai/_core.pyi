@@ -1,5 +1,5 @@
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 import numpy as np
@@ -123,6 +123,7 @@ class SamplingParams:
     include_stop: bool
     ignore_eos: bool
     skip_special_tokens: bool
+    visible_special_tokens: list[int]
     seed: int | None
     n: int
     num_beams: int
@@ -143,6 +144,35 @@ class TokenTable:
         first: Mapping[int, builtins.bytes],
     ) -> None: ...
     def __len__(self) -> int: ...
+
+class Grammar:
+    def matcher(self) -> Matcher: ...
+    @property
+    def vocab_size(self) -> int: ...
+
+class Matcher:
+    def bitmask(self) -> npt.NDArray[np.uint32]: ...
+    def accept(self, tokens: Sequence[int]) -> None: ...
+    def rollback(self, count: int) -> None: ...
+    def forced_tokens(self) -> list[int]: ...
+    @property
+    def can_end(self) -> builtins.bool: ...
+    @property
+    def must_end(self) -> builtins.bool: ...
+
+class GrammarCompiler:
+    def __init__(
+        self,
+        *,
+        library: str,
+        tokens: TokenTable,
+        eos_ids: Sequence[int],
+        tokenize: Callable[[str], list[int]] | None,
+        max_grammars: int,
+    ) -> None: ...
+    def compile(self, kind: str, source: str) -> Grammar: ...
+    @property
+    def num_cached(self) -> int: ...
 
 class Event:
     @property
@@ -223,6 +253,7 @@ class Engine:
         timeout: float | None = None,
         cache_salt: str = "",
         delivery: Delivery = ...,
+        grammar: Grammar | None = None,
     ) -> int: ...
     def wait(self, request_id: int, timeout_ms: int, until_end: bool) -> list[Event]: ...
     def wait_any(self, timeout_ms: int) -> list[tuple[int, list[Event]]]: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from onnx_genai.errors import InvalidArgumentError
 
 __all__ = [
+    "ChatChunk",
     "Choice",
     "Chunk",
     "Decoder",
@@ -24,6 +25,7 @@ __all__ = [
     "Sampler",
     "SamplingParams",
     "TokenLogprob",
+    "ToolCall",
     "Usage",
 ]
 
@@ -46,7 +48,13 @@ MAX_STOP_STRINGS = 64
 
 _MAX_INT = 2**63 - 1
 _MAX_TOKEN_ID = 2**31 - 1
-_ID_LISTS = ("stop_token_ids", "suppress_tokens", "begin_suppress_tokens", "dry_sequence_breakers")
+_ID_LISTS = (
+    "stop_token_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "dry_sequence_breakers",
+    "visible_special_tokens",
+)
 
 
 class LogitsProcessor(Protocol):
@@ -146,6 +154,8 @@ class SamplingParams:
     """EOS ids do not end the sequence."""
     skip_special_tokens: bool = True
     """Leave special tokens out of the text (they stay in ``token_ids``)."""
+    visible_special_tokens: tuple[int, ...] = ()
+    """Special tokens that stay in the text all the same, such as the marks of tool calls."""
     seed: int | None = None
     """In [0, 2**64); the same request with the same seed gives the same tokens in any batch. None draws one."""
     n: int = 1
@@ -313,6 +323,23 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call of a tool in an answer."""
+
+    index: int
+    """0, 1, ... in the order of the answer."""
+    id: str
+    """To be repeated in the tool's result message."""
+    name: str
+    arguments: str
+    """JSON text of an object."""
+
+    def as_message(self) -> dict[str, Any]:
+        """The call as an entry of an assistant message's ``tool_calls``."""
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """One completion."""
 
@@ -325,6 +352,23 @@ class Choice:
     logprobs: tuple[TokenLogprob, ...] | None = None
     score: float | None = None
     """With beam search: the sum of log-probabilities divided by (generated tokens) ** length_penalty."""
+    reasoning: str | None = None
+    """After a chat: what the model thought before it answered; None if it did not. Not part of ``text``."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """After a chat: the calls of the answer. Not part of ``text``."""
+    parsed: Any = None
+    """After a chat with a ``response_format``: the object that ``text`` stands for; None if it was cut off."""
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as an assistant's message, to go on with."""
+        content = self.text if self.text or not self.tool_calls else None
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [call.as_message() for call in self.tool_calls]
+        return message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,6 +396,22 @@ class Result:
     @property
     def logprobs(self) -> tuple[TokenLogprob, ...] | None:
         return self.choices[0].logprobs
+
+    @property
+    def message(self) -> dict[str, Any]:
+        return self.choices[0].message
+
+    @property
+    def reasoning(self) -> str | None:
+        return self.choices[0].reasoning
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return self.choices[0].tool_calls
+
+    @property
+    def parsed(self) -> Any:
+        return self.choices[0].parsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -422,3 +482,23 @@ def _check_real(
 def _check_mapping(name: str, value: object) -> None:
     if not isinstance(value, Mapping):
         raise InvalidArgumentError(f"{name} is {value!r}; allowed: a mapping")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatChunk:
+    """A piece of a streamed chat answer; the pieces of a choice join to those of a :class:`Choice`."""
+
+    index: int
+    """Which choice."""
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Calls that are complete with this piece."""
+    finish_reason: FinishReason | None = None
+    """Set on the last piece of a choice."""
+    stop_reason: str | int | None = None
+    token_ids: tuple[int, ...] = ()
+    """Tokens that this piece came with; text may come later than its tokens."""
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    usage: Usage | None = None
+    """Set on the last piece of the request."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import numpy.typing as npt
 import onnx
 import yaml
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from tests.models import checksum, scripted
 from tests.models.checksum import CHECKSUM_STYLES, ChecksumSpec, Ports, build_checksum
@@ -22,6 +23,7 @@ __all__ = [
     "Facts",
     "Format",
     "write_checksum_package",
+    "write_noise_package",
     "write_package",
     "write_scripted_package",
     "write_table_package",
@@ -107,9 +109,14 @@ def write_scripted_package(
     format: Format = "optimum",
     context_length: int = 4096,
     chat_template: str | None = CHATML,
+    specials: Sequence[str] = (),
 ) -> Path:
-    """A package that answers `script` and then ends; see `build_scripted`. Its tokenizer is `byte_level_tokenizer`."""
+    """A package that answers `script` and then ends; see `build_scripted`.
+
+    Its tokenizer is `byte_level_tokenizer`, with `specials` as further special tokens.
+    """
     tokenizer = byte_level_tokenizer()
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in specials])
     ids = tokenizer.encode(script).ids if isinstance(script, str) else list(script)
     eos = tokenizer.token_to_id(BYTE_LEVEL_SPECIALS[2])
     vocab_size = tokenizer.get_vocab_size()
@@ -128,6 +135,45 @@ def write_table_package(folder: Path, logits: npt.ArrayLike, *, context_length: 
     vocab_size = model.graph.output[0].type.tensor_type.shape.dim[2].dim_value
     facts = _scripted_facts(word_level_tokenizer(vocab_size), vocab_size, context_length)
     return write_package(folder, model, facts, "optimum")
+
+
+def write_noise_package(
+    folder: Path,
+    seed: int,
+    *,
+    padding: int = 0,
+    closing: float = 3.0,
+    context_length: int = 4096,
+    eos: Sequence[int] = (2,),
+    specials: Sequence[str] = (),
+    chat_template: str | None = CHATML,
+) -> Path:
+    """A package that writes at random, with the tokenizer `byte_level_tokenizer`: the row of logits of the last id.
+
+    Args:
+        folder: Is made; returned.
+        seed: Of the logits, which are normal with deviation 1.
+        padding: Columns of the logits beyond the tokenizer, which are the most likely ones.
+        closing: Added to the logits of what ends a JSON value, so that answers under a grammar end.
+        context_length: As the package says.
+        eos: Ids that end an answer.
+        specials: Further special tokens.
+        chat_template: Of the package.
+    """
+    tokenizer = byte_level_tokenizer()
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in specials])
+    vocab_size = tokenizer.get_vocab_size()
+    width = vocab_size + padding
+    logits = np.random.default_rng(seed).standard_normal((width, width)).astype(np.float32)
+    logits[:, [*eos, *(tokenizer.encode(mark).ids[0] for mark in '"]}')]] += closing
+    logits[:, vocab_size:] += 2 * closing
+    facts = replace(
+        _scripted_facts(tokenizer, width, context_length),
+        eos=eos,
+        eos_token=BYTE_LEVEL_SPECIALS[2],
+        chat_template=chat_template,
+    )
+    return write_package(folder, scripted.build_table(logits), facts, "optimum")
 
 
 def _scripted_facts(tokenizer: Tokenizer, vocab_size: int, context_length: int) -> Facts:

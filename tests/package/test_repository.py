@@ -139,3 +139,13 @@ def test_repository_without_a_fitting_model_is_refused(
         return
     with pytest.raises(kind, match=said):
         chosen(names, variant)
+
+
+@pytest.mark.parametrize("metadata", [[], ["genai_config.json"]])
+def test_additional_chat_templates_are_fetched(metadata: list[str]) -> None:
+    wanted = ["chat_template.jinja", "additional_chat_templates/rag.jinja", "model.onnx", *metadata]
+    others = ["additional_chat_templates/rag.txt", "other/additional_chat_templates/x.jinja", "docs/x.jinja"]
+
+    names, folder = chosen([*wanted, *others])
+
+    assert (sorted(names), folder) == (sorted(wanted), "")

@@ -11,7 +11,7 @@ import pytest
 
 from onnx_genai.errors import InvalidArgumentError, PackageError
 from onnx_genai.template import ChatTemplate
-from tests.template.shelf import CONVERSATION, SHELF, Entry
+from tests.template.families import CONVERSATION, SHELF, Entry
 
 USER = [{"role": "user", "content": "Hi"}]
 PRINT = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
@@ -201,6 +201,61 @@ def test_render_given_a_final_message_without_text_to_continue_refuses() -> None
         ChatTemplate(PRINT + "{# content is none #}").render(messages, continue_final_message=True)
 
 
+OBJECTS = (
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}"
+    "{% endfor %}"
+)
+ONE_BY_ONE = (
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments.items() %}"
+    "<{{ k }}>{{ v }}{% endfor %}{% endfor %}{% endfor %}"
+)
+PLAIN = OBJECTS.replace("{{ c.function.arguments | tojson }}", "{{ '>' + c.function.arguments }}")
+BOTH = OBJECTS.replace(
+    "{{ c.function.arguments | tojson }}",
+    "{% set a = c.function.arguments %}{{ a if a is string else a | tojson }}",
+)
+
+
+def calling(arguments: Any) -> list[dict[str, Any]]:
+    call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return [*USER, {"role": "assistant", "content": None, "tool_calls": [call]}]
+
+
+@pytest.mark.parametrize("arguments", ['{"b": 1.0, "a": "é"}', {"b": 1.0, "a": "é"}])
+@pytest.mark.parametrize(
+    ("source", "prompt"),
+    [
+        (OBJECTS, '{"b": 1.0, "a": "é"}'),
+        (ONE_BY_ONE, "<b>1.0<a>é"),
+        (PLAIN, '>{"b": 1.0, "a": "é"}'),
+        (BOTH, '{"b": 1.0, "a": "é"}'),
+    ],
+)
+def test_render_given_arguments_in_either_form_gives_the_one_that_the_template_prints(
+    source: str, prompt: str, arguments: Any
+) -> None:
+    messages = calling(arguments)
+
+    assert ChatTemplate(source).render(messages) == prompt
+    assert messages == calling(arguments)
+
+
+def test_render_given_arguments_as_text_for_a_template_of_both_keeps_their_spelling() -> None:
+    assert ChatTemplate(BOTH).render(calling('{"a":1 , "a": 2}')) == '{"a":1 , "a": 2}'
+
+
+def test_render_given_no_arguments_gives_an_empty_object_to_templates_of_objects() -> None:
+    assert ChatTemplate(OBJECTS).render(calling("")) == "{}"
+
+
+@pytest.mark.parametrize("arguments", ['{"a":', "[1]", "1"])
+def test_render_given_arguments_that_are_no_object_names_the_message_or_leaves_them(arguments: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"messages\[1\]\.tool_calls\[0\]\.function\.arguments is "):
+        ChatTemplate(OBJECTS).render(calling(arguments))
+
+    assert ChatTemplate(PLAIN).render(calling(arguments)) == ">" + arguments
+
+
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
@@ -292,11 +347,26 @@ def test_render_given_a_template_that_reaches_out_refuses(source: str) -> None:
         "{% set ns = namespace(x='ab') %}{% for a in range(60) %}{% set ns.x = [ns.x, ns.x] | join %}{% endfor %}",
         "{% set ns = namespace(x='ab') %}{% for a in range(60) %}{% set ns.x = ns.x.replace('a', ns.x) %}{% endfor %}",
         "{% set x = 'ab' %}" + "{% set x %}{{ x }}{{ x }}{% endset %}" * 60,
+        "{% for a in range(9999) %}" + "x" * 100_000 + "{% endfor %}",
+        "{% macro f() %}{% for a in range(9999) %}" + "x" * 100_000 + "{% endfor %}{% endmacro %}{{ f() }}",
+        "{% set x = 'ab' * 4000000 %}{% for a in range(9999) %}{{ x }}{% endfor %}",
+        "{% set x = 'ab' * 4000000 %}{% for a in range(9999) %}{% if x | upper == a %}{% endif %}{% endfor %}",
+        "{% set x = ['ab'] * 4000000 %}{% macro f() %}{% for a in x %}{{ x }}{% endfor %}{% endmacro %}{{ f() }}",
+        "{% set x = 'ab' * 4000000 %}{% for a in range(9999) %}{% if x[::-1] == a %}{% endif %}{% endfor %}",
     ],
 )
 def test_render_given_an_endless_template_stops(source: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"does too much|cannot take"):
         ChatTemplate(source).render(USER)
+
+
+def test_named_is_one_of_the_templates_for_all_requests() -> None:
+    template = ChatTemplate({"rag": "R{{ bos_token }}", "tool_use": "T", "default": "D"}, bos_token="<s>")
+
+    assert template.names == ("rag", "tool_use", "default")
+    assert template.named("rag").render(USER, tools=[{"type": "function"}]) == "R<s>"
+    with pytest.raises(InvalidArgumentError, match="'x'; allowed: rag, tool_use, default"):
+        template.named("x")
 
 
 def test_source_is_the_default_template() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from onnx_genai.template.jinja2_engine import Jinja2Engine
-from onnx_genai.template.minijinja_engine import MinijinjaEngine, is_portable, is_portable_value
-from tests.template.shelf import SHELF
+from onnx_genai.template.minijinja_engine import MAX_VALUE_TEXT, MinijinjaEngine, are_portable_values, is_portable
+from tests.template.families import SHELF
 
 
 def clock() -> datetime:
@@ -20,7 +20,8 @@ def clock() -> datetime:
 
 def fast(source: str) -> MinijinjaEngine | None:
     """The fast engine, if the template may run on it."""
-    return MinijinjaEngine(source, clock=clock) if is_portable(Jinja2Engine(source, clock=clock).tree) else None
+    tree = Jinja2Engine(source, clock=clock).tree
+    return MinijinjaEngine(source, tree, clock=clock) if is_portable(source, tree) else None
 
 
 def variables(messages: Any) -> dict[str, Any]:
@@ -84,6 +85,24 @@ def test_fast_engine_given_the_probe_constructs_gives_the_text_of_jinja2_or_none
         "{% set x = x + x %}",
         "{% set x %}y{% endset %}",
         "{% for x in y recursive %}{% endfor %}",
+        "{{ messages | list }}",
+        "{{ messages < 3 }}",
+        "{{ bos_token > 'a' }}",
+        "{{ bos_token in messages[0].content }}",
+        "{{ messages[0].content[1:] }}",
+        "{{ messages[0].items()[0] }}",
+        "{{ messages[0].get(bos_token) }}",
+        "{{ bos_token.strip(eos_token) }}",
+        "{{ bos_token is odd }}",
+        "{{ bos_token.split('') }}",
+        "{{ bos_token.startswith(eos_token) }}",
+        r"{{ '\N{BULLET}' }}",
+        r"{{ '\U0001F600' }}",
+        r"{{ '\101' }}",
+        r"{{ '\\\a' }}",
+        r"{{ '\ud83d\ude00' }}",
+        "{{ 'a\\\nb' }}",
+        "a\r\nb",
     ],
 )
 def test_fast_engine_given_a_construct_that_may_differ_is_not_used(source: str) -> None:
@@ -91,13 +110,41 @@ def test_fast_engine_given_a_construct_that_may_differ_is_not_used(source: str) 
 
 
 @pytest.mark.parametrize(
-    "source", ["{{ nothing }}", "{{ none }}", "{{ true }}", "{{ messages }}", "{{ raise_exception('x') }}"]
+    "source",
+    [
+        "{{ nothing }}",
+        "{{ none }}",
+        "{{ true }}",
+        "{{ messages }}",
+        "{{ raise_exception('x') }}",
+        "{{ nothing | tojson }}",
+        "{% if nothing is sequence %}{% endif %}",
+        "{% for x in nothing %}{% endfor %}",
+        "{% if nothing == 1 %}{% endif %}",
+        "{{ nothing ~ 'x' }}",
+        "{% if 'x' in nothing %}{% endif %}",
+    ],
 )
 def test_fast_engine_given_a_value_that_prints_differently_leaves_it_to_jinja2(source: str) -> None:
     engine = fast(source)
 
     assert engine is not None
     assert engine.render(variables([])) is None
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(999) %}{% for b in range(999) %}{{ messages[0] }}{% endfor %}{% endfor %}",
+        "{% for a in range(9999) %}" + "x" * 100_000 + "{% endfor %}",
+        "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+    ],
+)
+def test_fast_engine_given_too_much_output_or_work_leaves_it_to_jinja2(source: str) -> None:
+    engine = fast(source)
+
+    assert engine is not None
+    assert engine.render(variables(["x" * 1000])) is None
 
 
 @pytest.mark.parametrize(
@@ -110,7 +157,11 @@ def test_fast_engine_given_a_value_that_prints_differently_leaves_it_to_jinja2(s
         (2**63, False),
         ({"a": [{"b": 1.5}]}, False),
         (object(), False),
+        ("a\x1f", False),
+        ("x" * MAX_VALUE_TEXT, True),
+        (["x" * MAX_VALUE_TEXT, "y"], False),
+        ([None] * (MAX_VALUE_TEXT + 1), False),
     ],
 )
 def test_portable_values_are_those_that_arrive_unchanged(value: object, portable: bool) -> None:
-    assert is_portable_value(value) is portable
+    assert are_portable_values([value]) is portable

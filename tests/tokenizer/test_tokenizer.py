@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 
 from onnx_genai.errors import InvalidArgumentError, NotFoundError, PackageError
 from onnx_genai.tokenizer import Tokenizer
@@ -206,3 +207,66 @@ def test_encode_given_flags_of_added_tokens_takes_blanks_as_they_say(flag: str) 
         "normalized": [97, 32, think, 32, 98],
     }
     assert ids == expected[flag]
+
+
+TEXTS = ["", " ", "Hello world", "<s>", "a <think> b", "日本 token", "éé x😀ENDé\n\n"]
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        None,
+        {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True},
+        {"type": "BertProcessing", "sep": ["</s>", 262], "cls": ["<|im_end|>", 263]},
+        {
+            "type": "RobertaProcessing",
+            "sep": ["</s>", 262],
+            "cls": ["<|im_end|>", 263],
+            "trim_offsets": True,
+            "add_prefix_space": False,
+        },
+        {
+            "type": "Sequence",
+            "processors": [
+                {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True},
+                BOS_FIRST,
+            ],
+        },
+    ],
+)
+def test_encode_given_any_post_processor_adds_what_the_library_adds(processor: Any) -> None:
+    source = byte_level(post_processor=processor)
+    library = tokenizers.Tokenizer.from_str(source)
+
+    for text in TEXTS:
+        for add in (True, False):
+            expected = library.encode(text, add_special_tokens=add).ids
+            ids = Tokenizer(source, config={}).encode(text, add_special_tokens=add)
+            # The one difference: BOS is not doubled.
+            assert ids == (expected[1:] if expected[:2] == [261, 261] else expected)
+
+
+def test_encode_given_a_chat_whose_template_writes_bos_has_one(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode("<s>Hi", add_special_tokens=True).count(261) == 1
+    assert tokenizer.encode("<s>Hi", add_special_tokens=False).count(261) == 1
+    assert Tokenizer(byte_level(post_processor=BOS_FIRST), config={}).encode("<s>Hi").count(261) == 1
+
+
+def test_token_bytes_given_parts_of_characters_gives_them_as_they_are(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("Hello world", add_special_tokens=False)
+    half = tokenizer.vocab_size - 1
+
+    assert b"".join(tokenizer.token_bytes(i) or b"" for i in ids) == b"Hello world"
+    assert tokenizer.token_bytes(258) == b"x\xf0\x9f"
+    assert tokenizer.token_text(258) == "x\ufffd"
+    assert tokenizer.token_bytes(261) == b"<s>"
+    assert tokenizer.token_bytes(half) == b"far away"
+    assert [tokenizer.token_bytes(i) for i in (-1, 267, 10**9)] == [None, None, None]
+    assert tokenizer.token_text(267) is None
+
+
+def test_stream_given_special_tokens_shows_them_on_demand(tokenizer: Tokenizer) -> None:
+    hidden, shown = tokenizer.stream(), tokenizer.stream(skip_special_tokens=False)
+
+    assert [hidden.append(i) for i in (261, 65, 263)] == ["", "A", ""]
+    assert [shown.append(i) for i in (261, 65, 263)] == ["<s>", "A", "<|im_end|>"]

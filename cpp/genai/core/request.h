@@ -2,6 +2,7 @@
 
 #include "genai/base/error.h"
 #include "genai/base/ids.h"
+#include "genai/core/constraint.h"
 #include "genai/core/hooks.h"
 #include "genai/core/sampling_params.h"
 
@@ -19,6 +20,7 @@ struct Request {
   SamplingParams params;
   std::vector<std::shared_ptr<LogitsHook>> logits_hooks;  ///< shared with other requests that carry the same object
   std::shared_ptr<SamplerHook> sampler_hook;              ///< may be null
+  std::shared_ptr<const TokenGrammar> grammar;            ///< what every answer must look like; may be null
   int priority = 0;                                       ///< higher runs first; see sched::SchedulerConfig
   std::optional<double> timeout_seconds;                  ///< from submission; then kDeadlineExceeded
   std::string cache_salt;                                 ///< only requests with the same salt share cached KV

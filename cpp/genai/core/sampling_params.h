@@ -51,6 +51,7 @@ struct SamplingParams {
   bool include_stop = false;
   bool ignore_eos = false;
   bool skip_special_tokens = true;
+  std::vector<TokenId> visible_special_tokens = {};  ///< are not skipped
   std::optional<std::uint64_t> seed = {};
   int n = 1;          ///< choices; with num_beams > 1 the best n beams
   int num_beams = 1;  ///< > 1 = beam search

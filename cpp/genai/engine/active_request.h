@@ -3,6 +3,7 @@
 #include "genai/base/ids.h"
 #include "genai/core/request.h"
 #include "genai/engine/beam_group.h"
+#include "genai/engine/grammar_state.h"
 #include "genai/engine/sequence_output.h"
 #include "genai/sampling/sequence_sampler.h"
 
@@ -19,7 +20,9 @@ struct ActiveChoice {
   SequenceId id;  ///< none with beam search: its sequences are those of the group
   SequenceOutput output;
   std::unique_ptr<sampling::SequenceSampler>
-      sampler;  ///< with beam search only that of the first choice, for all beams
+      sampler;                                 ///< with beam search only that of the first choice, for all beams
+  std::unique_ptr<GrammarState> grammar = {};  ///< null without one
+  std::int64_t num_forced = 0;                 ///< tokens that a grammar added and that are not computed yet
   bool finished = false;
 };
 

@@ -179,10 +179,7 @@ Engine::Impl::Inbox Engine::Impl::take_inbox(bool can_run) {
 void Engine::Impl::add(Submission submission) {
   const RequestId id = submission.id;
   try {
-    const double now = seconds_now();
-    std::optional<double>& timeout = submission.request.timeout_seconds;
-    if (timeout) timeout = std::max(0.0, *timeout - (now - submission.submitted));
-    core->add(id, std::move(submission.request), submission.seed, now);
+    core->add(id, std::move(submission.request), submission.seed, seconds_now(), submission.submitted);
   } catch (const std::exception& error) {
     Event event;
     event.finish = FinishReason::kError;
@@ -370,6 +367,7 @@ void Engine::close() {
 }
 
 bool Engine::closed() const {
+  impl_->check_process();  // after a fork nobody would unlock the mutex
   const std::lock_guard lock(impl_->mutex);
   return impl_->stopping;
 }
@@ -381,6 +379,7 @@ Metrics Engine::metrics() const {
 }
 
 std::string Engine::last_kv_failure() const {
+  impl_->check_process();
   const std::lock_guard lock(impl_->mutex);
   return impl_->last_kv_failure;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <sstream>
 #include <utility>
 
 namespace genai::engine {
@@ -34,8 +35,9 @@ kv::KvConfig kv_config(const runner::RunnerInfo& info, const EngineOptions& opti
 }
 
 Error expired_error(double timeout_seconds) {
-  return {ErrorCode::kDeadlineExceeded, "the request did not end within its timeout of " +
-                                            std::to_string(timeout_seconds) +
+  std::ostringstream seconds;
+  seconds << timeout_seconds;
+  return {ErrorCode::kDeadlineExceeded, "the request did not end within its timeout of " + seconds.str() +
                                             " seconds; what was generated so far is valid. Allow more time, ask for "
                                             "fewer tokens, or run fewer requests at once."};
 }
@@ -56,13 +58,13 @@ EngineCore::EngineCore(std::unique_ptr<runner::ModelRunner> runner, std::shared_
   scheduler_.kv().set_costs(cost_meter_.costs({}));
 }
 
-void EngineCore::add(RequestId id, Request request, std::uint64_t seed, double now) {
+void EngineCore::add(RequestId id, Request request, std::uint64_t seed, double now, std::optional<double> submitted) {
   auto active = std::make_unique<ActiveRequest>();
   active->id = id;
   active->max_total_tokens = limits_.grant_total_tokens(request, active->budget_cap);
   active->request = std::move(request);
   const Request& own = active->request;
-  if (own.timeout_seconds) active->deadline = now + *own.timeout_seconds;
+  if (own.timeout_seconds) active->deadline = submitted.value_or(now) + *own.timeout_seconds;
   const std::uint64_t used_seed = own.params.seed.value_or(seed);
   if (own.params.num_beams > 1) {
     add_beams(*active, used_seed);
@@ -82,12 +84,18 @@ void EngineCore::add(RequestId id, Request request, std::uint64_t seed, double n
 
 void EngineCore::add_choices(ActiveRequest& active, std::uint64_t seed) {
   const SamplingParams& params = active.request.params;
+  SamplingParams output_params = params;
+  if (active.request.grammar) output_params.ignore_eos = false;  // EOS comes only where the grammar may end
   for (int choice = 0; choice < params.n; ++choice) {
     const SequenceId sequence = new_sequence();
     active.choices.push_back(
         {.id = sequence,
-         .output = SequenceOutput(choice, params, options_.eos_ids, tokens_),
+         .output = SequenceOutput(choice, output_params, options_.eos_ids, tokens_),
          .sampler = std::make_unique<sampling::SequenceSampler>(params, options_.eos_ids, vocab_size_, seed, choice)});
+    if (active.request.grammar) {
+      active.choices.back().grammar =
+          std::make_unique<GrammarState>(*active.request.grammar, static_cast<std::int64_t>(tokens_->size()));
+    }
     owners_[sequence] = {&active, static_cast<std::size_t>(choice)};
   }
 }

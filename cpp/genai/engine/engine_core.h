@@ -54,7 +54,9 @@ class EngineCore {
   void validate(const Request& request) const { limits_.validate(request); }
 
   /// Requires: validate() passed. `seed` is used when the request has none. The timeout counts from `now`.
-  void add(RequestId id, Request request, std::uint64_t seed, double now);
+  /// The timeout counts from `submitted`, by default from `now`.
+  void add(RequestId id, Request request, std::uint64_t seed, double now,
+           std::optional<double> submitted = std::nullopt);
   /// Ends a request with kAbort; unknown ids are ignored.
   void abort(RequestId id);
   /// Ends all requests with kAbort and `error`.
@@ -116,7 +118,10 @@ class EngineCore {
   void collect_rows(const StepPlan& plan, double now);
   void fork_choices(ActiveRequest& active, std::int64_t logits_row, double now);
   void sample_rows(const StepLogits& logits);
+  void begin_bitmasks(const StepPlan& plan);
+  void finish_bitmasks();
   void make_jobs(const StepLogits& logits);
+  Event take_token(const Row& row, RowJob& job, sched::SequenceResult& result);
   void advance_beams(double now);
   void own_beams(ActiveRequest& active);
 
@@ -131,6 +136,7 @@ class EngineCore {
   SwapCostMeter cost_meter_;
   PlanExecution execution_;
   RowSampling row_sampling_;
+  BitmaskWorker bitmask_worker_;
   std::uint64_t next_sequence_ = 1;
   std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
   std::unordered_map<SequenceId, Owner> owners_;
@@ -142,7 +148,9 @@ class EngineCore {
   std::vector<Row> rows_;
   std::vector<RowJob> jobs_;
   sched::StepResult result_;
-  std::vector<float> row_copies_;  ///< for choices that share a row
+  std::vector<BitmaskJob> bitmask_jobs_;
+  std::vector<ActiveChoice*> bitmask_choices_;  ///< whose jobs these are
+  std::vector<float> row_copies_;               ///< for choices that share a row
   std::vector<ActiveRequest*> ready_beams_;
   std::vector<std::pair<ActiveRequest*, Error>> failed_beams_;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <string>
 #include <utility>
 
 // The step of EngineCore: plan, KV operations, execution, sampling, update.
@@ -12,6 +13,13 @@ namespace {
 constexpr int kMaxPlanAttempts = 64;         // a step; each failed one drops what could not be moved
 constexpr int kMaxFailedApplies = 3;         // one after another, until requests are failed
 constexpr std::int64_t kStepsACosting = 32;  // between updates of the costs of moving KV
+
+/// Of the tokens that run now, those that a grammar added; they were never computed before.
+std::int64_t take_forced(ActiveChoice& choice, const ScheduledSequence& sequence, std::int64_t counted) {
+  const std::int64_t now = std::min(choice.num_forced, sequence.num_scheduled_tokens - counted);
+  choice.num_forced -= now;
+  return now;
+}
 
 bool is_decode(const ScheduledSequence& sequence) {
   return sequence.num_scheduled_tokens == 1 && sequence.needs_logits;
@@ -26,6 +34,7 @@ bool EngineCore::step(double now) {
     expire(now);
     ran = step_parts(now);
   } catch (...) {
+    finish_bitmasks();
     if (plan_open_) scheduler_.abandon();
     plan_open_ = false;
     throw;
@@ -41,7 +50,9 @@ bool EngineCore::step_parts(double now) {
   if (plan.sequences.empty()) return true;
 
   const double start = clock_();
+  begin_bitmasks(plan);
   execution_.run(*runner_, plan);
+  finish_bitmasks();
   const double executed = clock_();
   metrics_.execute_seconds += executed - start;
   if (execution_.interrupted()) {
@@ -151,13 +162,15 @@ void EngineCore::count_tokens(const StepPlan& plan, double seconds) {
     const ScheduledSequence& sequence = plan.sequences[i];
     if (is_decode(sequence)) ++num_decodes;
     if (execution_.error(i) != nullptr) continue;
-    const ActiveRequest& active = *owners_.at(sequence.id).active;
+    ActiveRequest& active = *owners_.at(sequence.id).active;
     const auto prompt_size = static_cast<std::int64_t>(active.request.prompt.size());
     const std::int64_t end = sequence.num_computed_tokens + sequence.num_scheduled_tokens;
     const std::int64_t of_prompt = std::max<std::int64_t>(0, std::min(end, prompt_size) - sequence.num_computed_tokens);
     metrics_.num_prompt_tokens += of_prompt;
     const bool is_newest = end == static_cast<std::int64_t>(sequence.tokens.size()) && end > prompt_size;
-    metrics_.num_recomputed_tokens += sequence.num_scheduled_tokens - of_prompt - (is_newest ? 1 : 0);
+    std::int64_t new_tokens = is_newest ? 1 : 0;
+    if (!active.beams) new_tokens += take_forced(active.choices[owners_.at(sequence.id).index], sequence, new_tokens);
+    metrics_.num_recomputed_tokens += sequence.num_scheduled_tokens - of_prompt - new_tokens;
   }
   const std::int64_t num_tokens = plan.num_tokens();
   cost_meter_.ran(num_tokens - num_decodes, num_tokens, seconds);
@@ -223,6 +236,33 @@ void EngineCore::fork_choices(ActiveRequest& active, std::int64_t logits_row, do
   }
 }
 
+/// What the grammars allow next is known before the model has run, so it is computed meanwhile.
+void EngineCore::begin_bitmasks(const StepPlan& plan) {
+  bitmask_jobs_.clear();
+  bitmask_choices_.clear();
+  for (const ScheduledSequence& sequence : plan.sequences) {
+    if (!sequence.needs_logits) continue;
+    const Owner owner = owners_.at(sequence.id);
+    ActiveRequest& active = *owner.active;
+    if (!active.request.grammar) continue;
+    // The other choices are forked at the end of the prompt and sample from the same row.
+    const bool is_end_of_prompt = sequence.tokens.size() == active.request.prompt.size() && owner.index == 0;
+    const std::size_t end = is_end_of_prompt ? active.choices.size() : owner.index + 1;
+    for (std::size_t i = owner.index; i < end; ++i) {
+      bitmask_choices_.push_back(&active.choices[i]);
+      bitmask_jobs_.push_back(active.choices[i].grammar->job());
+    }
+  }
+  bitmask_worker_.begin(bitmask_jobs_);
+}
+
+void EngineCore::finish_bitmasks() {
+  bitmask_worker_.finish();
+  for (std::size_t i = 0; i < bitmask_jobs_.size(); ++i) bitmask_choices_[i]->grammar->take(bitmask_jobs_[i]);
+  bitmask_jobs_.clear();
+  bitmask_choices_.clear();
+}
+
 void EngineCore::make_jobs(const StepLogits& logits) {
   const auto width = static_cast<std::size_t>(logits.vocab_size);
   const auto shares_row = [&](std::size_t i) { return i > 0 && rows_[i - 1].logits_row == rows_[i].logits_row; };
@@ -249,6 +289,9 @@ void EngineCore::make_jobs(const StepLogits& logits) {
     if (active.beams) {
       job.beam = active.beams->row_to_fill(row.owner.index);
       job.num_candidates = active.beams->num_candidates();
+    } else if (const GrammarState* grammar = active.choices[row.owner.index].grammar.get()) {
+      job.bitmask = grammar->bitmask();
+      job.error = grammar->error();
     }
   }
 }
@@ -276,12 +319,38 @@ void EngineCore::sample_rows(const StepLogits& logits) {
       if (active.beams->all_rows_filled()) ready_beams_.push_back(&active);
       continue;
     }
-    ActiveChoice& choice = active.choices[row.owner.index];
-    Event event = choice.output.append(*job.token, std::move(job.logprob), scheduler_.next_token_is_last(row.id));
-    result.token = job.token;
-    result.finish = event.finish;
-    emit(active, choice, std::move(event));
+    emit(active, active.choices[row.owner.index], take_token(row, job, result));
   }
+}
+
+/// Appends a sampled token, and what a grammar forces behind it.
+Event EngineCore::take_token(const Row& row, RowJob& job, sched::SequenceResult& result) {
+  ActiveRequest& active = *row.owner.active;
+  ActiveChoice& choice = active.choices[row.owner.index];
+  Event event = choice.output.append(*job.token, std::move(job.logprob), scheduler_.next_token_is_last(row.id));
+  result.token = job.token;
+  if (choice.grammar) {
+    try {
+      // What has to be seen token by token is not written ahead.
+      const bool sees_each = active.request.params.logprobs || !active.request.logits_hooks.empty() ||
+                             active.request.sampler_hook || !active.request.params.forced_tokens.empty();
+      const std::int64_t used = static_cast<std::int64_t>(job.tokens.size()) + 1;
+      const std::int64_t room = sees_each ? 0 : active.max_total_tokens - used;
+      result.forced = choice.grammar->advance(*job.token, room, choice.output, event);
+      choice.num_forced = static_cast<std::int64_t>(result.forced.size());
+      metrics_.num_generated_tokens += choice.num_forced;
+    } catch (const Error& error) {
+      active.failed = true;
+      event.finish = FinishReason::kError;
+      event.error = error;
+    } catch (const std::exception& error) {
+      active.failed = true;
+      event.finish = FinishReason::kError;
+      event.error = Error(ErrorCode::kInternal, std::string("the grammar failed: ") + error.what());
+    }
+  }
+  result.finish = event.finish;
+  return event;
 }
 
 void EngineCore::advance_beams(double now) {

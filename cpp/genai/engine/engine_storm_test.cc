@@ -2,6 +2,7 @@
 // and failing moves. Whatever happens to a request, its tokens are those that it gets alone.
 
 #include "genai/base/random.h"
+#include "genai/engine/fake_grammar.h"
 #include "genai/engine/test_bench.h"
 
 #include <doctest/doctest.h>
@@ -62,6 +63,7 @@ Request request_of(int kind) {
   if (dice.one_in(6)) params.repetition_penalty = 1.3F;
   if (dice.one_in(8)) params.stop = {"><1"};
   if (dice.one_in(4)) request.cache_salt = "other";
+  if (dice.one_in(3) && params.num_beams == 1) request.grammar = FakeGrammar::random(dice.below(1000), {kEos});
   return request;
 }
 

@@ -65,6 +65,11 @@ void RequestLimits::check_beams(const Request& request) const {
                                                  "; allowed: at most max_num_seqs, which is " +
                                                  std::to_string(max_num_seqs_) + " for this model");
   }
+  if (request.grammar) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "a grammar (response_format, required tool calls) and num_beams above 1 cannot be combined; leave one out");
+  }
   if (request.sampler_hook) {
     throw Error(ErrorCode::kInvalidArgument,
                 "a sampler and num_beams above 1 contradict each other: beam search does not sample; leave one out");

@@ -49,6 +49,23 @@ void log_softmax(std::span<float> row, const sampling::RowScan& scan) {
   for (float& value : row) value = (value - scan.max) - log_sum;
 }
 
+/// Forbids what the bitmask does not allow.
+void apply_bitmask(std::span<float> row, std::span<const std::uint32_t> bitmask) {
+  constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+  for (std::size_t word = 0; word * 32 < row.size(); ++word) {
+    const std::uint32_t bits = word < bitmask.size() ? bitmask[word] : 0U;
+    if (bits == ~std::uint32_t{0}) continue;
+    const std::span<float> part = row.subspan(word * 32, std::min<std::size_t>(32, row.size() - word * 32));
+    if (bits == 0) {
+      std::ranges::fill(part, kForbidden);
+      continue;
+    }
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      if ((bits >> i & 1U) == 0) part[i] = kForbidden;
+    }
+  }
+}
+
 /// Runs `body` for one row; what it throws becomes the row's error.
 void guarded(RowJob& job, const std::function<void()>& body) {
   try {
@@ -184,13 +201,24 @@ void RowSampling::sample_rows(std::span<RowJob> jobs) {
   chained_.clear();
   hooked_.clear();
   for (RowJob& job : jobs) {
+    if (job.error) continue;
     const std::span<float> row = job.logits.first(job.vocab_size);
-    const sampling::RowScan scan = sampling::scan_row(row);
+    sampling::RowScan scan = sampling::scan_row(row);
     job.error = check_logits(job, scan);
     if (job.error) continue;
     if (job.request->params.logprobs) {
       scored_.push_back({&job, sampling::RowLogprobs(row, job.request->params.top_logprobs), {}});
-      if (job.beam || changes_row(job)) scored_.back().raw.assign(row.begin(), row.end());
+      if (job.beam || changes_row(job) || !job.bitmask.empty()) scored_.back().raw.assign(row.begin(), row.end());
+    }
+    if (!job.bitmask.empty()) {
+      apply_bitmask(row, job.bitmask);
+      scan = sampling::scan_row(row);
+      if (scan.max == -std::numeric_limits<float>::infinity()) {
+        job.error = Error(ErrorCode::kInvalidArgument,
+                          "the grammar allows no token to which the model gives any probability; the grammar and this "
+                          "model's vocabulary do not go together");
+        continue;
+      }
     }
     if (job.beam) log_softmax(row, scan);
     if (is_plain_greedy(job)) {
@@ -203,6 +231,10 @@ void RowSampling::sample_rows(std::span<RowJob> jobs) {
   run_logits_hooks(chained_);
   for (RowJob* job : chained_) {
     if (job->error) continue;
+    // A hook may have given probability to what the grammar forbids.
+    if (!job->bitmask.empty() && !job->request->logits_hooks.empty()) {
+      apply_bitmask(job->logits.first(job->vocab_size), job->bitmask);
+    }
     if (job->beam) {
       guarded(*job, [&] { fill_beam(*job); });
     } else if (job->request->sampler_hook) {

@@ -8,6 +8,7 @@
 #include "genai/sampling/sequence_sampler.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,10 +25,12 @@ struct RowJob {
   std::size_t vocab_size = 0;       ///< ids that may be sampled, <= row width
   BeamRow* beam = nullptr;          ///< takes the best tokens of the row instead of one sampled token
   std::size_t num_candidates = 0;   ///< with `beam`: tokens that are wanted
+  /// Tokens that a grammar allows, see core/constraint.h; empty = all.
+  std::span<const std::uint32_t> bitmask = {};
 
   // Outcome: exactly one of the two is set; with `beam`, an error or nothing.
   std::optional<TokenId> token;
-  std::optional<Error> error;
+  std::optional<Error> error;           ///< set before: the row is not sampled
   std::optional<TokenLogprob> logprob;  ///< when the request asks for it and there is a token
 };
 

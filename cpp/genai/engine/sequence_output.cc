@@ -9,7 +9,7 @@ SequenceOutput::SequenceOutput(int choice, const SamplingParams& params, std::sp
                                std::shared_ptr<const TokenTable> table)
     : choice_(choice),
       stop_token_ids_(params.stop_token_ids),
-      detokenizer_(std::move(table), params.skip_special_tokens),
+      detokenizer_(std::move(table), params.skip_special_tokens, params.visible_special_tokens),
       stop_checker_(params.stop, params.include_stop) {
   if (!params.ignore_eos) eos_ids_.assign(eos_ids.begin(), eos_ids.end());
 }
@@ -50,6 +50,12 @@ Event SequenceOutput::append(TokenId token, std::optional<TokenLogprob> logprob,
     finish_text(event);
   }
   return event;
+}
+
+void SequenceOutput::stop_here(Event& event) {
+  if (event.finish) return;
+  event.finish = FinishReason::kStop;
+  finish_text(event);
 }
 
 Event SequenceOutput::end(FinishReason reason) {

@@ -24,6 +24,10 @@ class SequenceOutput {
   /// that no further token may follow (kLength). EOS and stop ids are part of `tokens` but not of the text.
   Event append(TokenId token, std::optional<TokenLogprob> logprob, bool is_last);
 
+  /// Ends the sequence with the last appended token, whose event this is, as if the model had stopped there. Does
+  /// nothing when the event ends it already.
+  void stop_here(Event& event);
+
   /// Ends the sequence without a token (abort, error); held-back text is released.
   Event end(FinishReason reason);
 

@@ -3,6 +3,7 @@
 #include "genai/base/error.h"
 #include "genai/base/utf8.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <string_view>
 #include <utility>
@@ -20,8 +21,13 @@ std::string decode_byte_run(std::string_view run) {
 
 }  // namespace
 
-Detokenizer::Detokenizer(std::shared_ptr<const TokenTable> table, bool skip_special_tokens)
-    : table_(std::move(table)), skip_special_tokens_(skip_special_tokens), may_strip_(false) {
+Detokenizer::Detokenizer(std::shared_ptr<const TokenTable> table, bool skip_special_tokens,
+                         std::vector<TokenId> visible)
+    : table_(std::move(table)),
+      skip_special_tokens_(skip_special_tokens),
+      visible_(std::move(visible)),
+      may_strip_(false) {
+  std::ranges::sort(visible_);
   check(table_ != nullptr, "a detokenizer needs a token table");
   check(table_->bytes.size() == table_->kinds.size(), "token table: bytes and kinds differ in length");
   may_strip_ = table_->strip_first_space;
@@ -34,7 +40,9 @@ std::string Detokenizer::append(TokenId token) {
   const TokenTable::Kind kind = table_->kinds[index];
   const std::string& bytes = table_->bytes[index];
   // A special token without text is an id that does not exist.
-  if (kind == TokenTable::Kind::kSpecial && (skip_special_tokens_ || bytes.empty())) return {};
+  const bool is_special = kind == TokenTable::Kind::kSpecial;
+  if (is_special && bytes.empty()) return {};
+  if (is_special && skip_special_tokens_ && !std::ranges::binary_search(visible_, token)) return {};
 
   const bool is_first = !has_tokens_;
   has_tokens_ = true;

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace genai::sampling {
 
@@ -13,8 +14,8 @@ namespace genai::sampling {
 /// and with byte fallback the whole run of byte tokens, because one bad byte makes the run bad. One thread.
 class Detokenizer {
  public:
-  /// `table` is shared with the engine and its other sequences.
-  Detokenizer(std::shared_ptr<const TokenTable> table, bool skip_special_tokens);
+  /// `table` is shared with the engine and its other sequences. `visible` special tokens are not skipped.
+  Detokenizer(std::shared_ptr<const TokenTable> table, bool skip_special_tokens, std::vector<TokenId> visible = {});
 
   /// Valid UTF-8 that became certain with `token`; may be empty. Ids outside the table (a padded vocabulary) give "".
   std::string append(TokenId token);
@@ -27,10 +28,11 @@ class Detokenizer {
 
   std::shared_ptr<const TokenTable> table_;
   bool skip_special_tokens_;
-  bool has_tokens_ = false;  ///< an id that counts was appended
-  bool may_strip_;           ///< nothing was emitted yet, and the first-space rule holds
-  std::string pending_;      ///< bytes not yet emitted
-  std::string byte_run_;     ///< run of byte-fallback tokens not yet decoded
+  std::vector<TokenId> visible_;  ///< sorted
+  bool has_tokens_ = false;       ///< an id that counts was appended
+  bool may_strip_;                ///< nothing was emitted yet, and the first-space rule holds
+  std::string pending_;           ///< bytes not yet emitted
+  std::string byte_run_;          ///< run of byte-fallback tokens not yet decoded
 };
 
 }  // namespace genai::sampling

@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <random>
@@ -94,17 +95,33 @@ std::shared_ptr<TokenTable> byte_level(std::vector<std::string> tokens) {
   return table;
 }
 
+void check_golden(const GoldenTable& golden) {
+  for (const Decode& decode : golden.decodes) {
+    const Pieces pieces = pieces_of(golden.table, decode.skips_special, decode.ids);
+
+    CHECK_MESSAGE(joined(pieces) == decode.text, golden.name << " skip " << decode.skips_special);
+    for (const std::string& piece : pieces) CHECK(is_valid_utf8(piece));
+  }
+}
+
 TEST_CASE("Detokenizer_GoldenIds_GivesTheTextOfTheTokenizersLibrary") {
   const std::vector<GoldenTable> tables = read_golden(GENAI_TESTS_DIR "/golden/detokenizer.txt");
   CHECK(tables.size() == 4);
   for (const GoldenTable& golden : tables) {
     CHECK(golden.decodes.size() > 100);
-    for (const Decode& decode : golden.decodes) {
-      const Pieces pieces = pieces_of(golden.table, decode.skips_special, decode.ids);
+    check_golden(golden);
+  }
+}
 
-      CHECK_MESSAGE(joined(pieces) == decode.text, golden.name << " skip " << decode.skips_special);
-      for (const std::string& piece : pieces) CHECK(is_valid_utf8(piece));
-    }
+// tests/test_cpp.py writes a file of many random texts and names it in the environment.
+TEST_CASE("Detokenizer_RandomTexts_GivesTheTextOfTheTokenizersLibrary") {
+  const char* path = std::getenv("GENAI_DETOKENIZER_CASES");
+  if (path == nullptr) return;
+  const std::vector<GoldenTable> tables = read_golden(path);
+  CHECK(tables.size() == 4);
+  for (const GoldenTable& golden : tables) {
+    CHECK(golden.decodes.size() >= 10000);
+    check_golden(golden);
   }
 }
 

@@ -361,6 +361,8 @@ std::optional<FinishReason> Scheduler::Impl::advance(SequenceState& state, const
   if (outcome.token) {
     check(num_run > 0 && (!ran || state.remaining() == 0), "a token was sampled before the known ones were computed");
     state.tokens.push_back(*outcome.token);
+    state.tokens.insert(state.tokens.end(), outcome.forced.begin(), outcome.forced.end());
+    check(state.num_tokens() <= state.max_total_tokens, "tokens were forced beyond max_total_tokens");
     if (!outcome.finish && state.num_tokens() >= state.max_total_tokens) return FinishReason::kLength;
   }
   return outcome.finish;

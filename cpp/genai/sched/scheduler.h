@@ -39,6 +39,9 @@ struct SequenceResult {
   SequenceId id;
   std::optional<TokenId> token;        ///< sampled; requires needs_logits in the plan
   std::optional<FinishReason> finish;  ///< the engine ends it (stop, error); the scheduler adds kLength
+  /// Tokens that must follow `token` whatever the model says (a grammar leaves no choice); computed with it in the next
+  /// step. Requires: max_total_tokens is not exceeded.
+  std::vector<TokenId> forced = {};
 };
 
 /// Outcome of a step, in plan order; forked sequences may follow.

@@ -78,6 +78,7 @@ class AsyncGeneration:
         if not self._done:
             self._done = True
             self._reader.forget(self._request)
+            self._inbox.wake()
         self._chunks.clear()
 
     async def aclose(self) -> None:

@@ -20,6 +20,8 @@ _LINGER_MS = 1000
 _JOIN_SECONDS = 10.0
 
 _running: weakref.WeakSet[EventReader] = weakref.WeakSet()
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""A thread outlives its reader when it drops the last reference to an engine, which is then closed in it."""
 
 
 class Inbox:
@@ -41,8 +43,15 @@ class Inbox:
         self._events.clear()
         return events
 
+    def wake(self) -> None:
+        """Lets :meth:`wait` return without an event. Callable from any thread."""
+        if self._waiter is None:
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits any more
+            self.loop.call_soon_threadsafe(self.put, ())
+
     async def wait(self) -> None:
-        """Returns when there is an event.
+        """Returns when there is an event, or after :meth:`wake`.
 
         Raises:
             InvalidArgumentError: Another task waits already, or this is another event loop.
@@ -87,6 +96,7 @@ class EventReader:
                 self._thread = threading.Thread(target=self._run, name="onnx-genai-events", daemon=True)
                 self._thread.start()
                 _running.add(self)
+                _threads.add(self._thread)
         return request
 
     def forget(self, request: int) -> None:
@@ -142,6 +152,8 @@ def stop_readers() -> None:
     for reader in list(_running):
         with contextlib.suppress(GenAIError):  # opened before a fork, in another process
             reader.stop()
+    for thread in list(_threads):
+        thread.join(_JOIN_SECONDS)
 
 
 def _deliver(batch: Sequence[tuple[int, Inbox, list[_core.Event]]]) -> None:

@@ -9,12 +9,16 @@ from pathlib import Path
 
 from onnx_genai.graph import GraphContract
 
-__all__ = ["KvIdentity", "kv_identity"]
+__all__ = ["FileStamp", "KvIdentity", "file_stamps", "kv_identity"]
 
 _WHOLE_BYTES = 64 * 1024 * 1024
 """Files up to this size are hashed whole, larger ones by samples."""
 _SAMPLE_BYTES = 64 * 1024
 _SAMPLES = 64
+
+
+FileStamp = tuple[int, int, int, int]
+"""Device, inode, size and time of the last change of a file: equal for as long as it was not written or replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +49,29 @@ def kv_identity(contract: GraphContract, *, decoder: str) -> KvIdentity:
         OSError: A file has gone since the model was loaded.
     """
     return KvIdentity(
-        model=_hash_files([contract.model_path, *sorted(contract.external_files)]),
+        model=_hash_files(_files(contract)),
         decoder=decoder,
         kv_dtype=",".join(sorted({layer.dtype.value for layer in contract.paged_layers})),
         block_size=contract.block_size,
         layers=tuple((layer.kv_heads, layer.head_dim, layer.value_dim) for layer in contract.paged_layers),
     )
+
+
+def file_stamps(contract: GraphContract) -> tuple[FileStamp, ...]:
+    """Of the files that :func:`kv_identity` reads; zeros for one that is missing."""
+    return tuple(_stamp(path) for path in _files(contract))
+
+
+def _stamp(path: Path) -> FileStamp:
+    try:
+        fact = path.stat()
+    except OSError:
+        return (0, 0, 0, 0)
+    return (fact.st_dev, fact.st_ino, fact.st_size, fact.st_mtime_ns)
+
+
+def _files(contract: GraphContract) -> list[Path]:
+    return [contract.model_path, *sorted(contract.external_files)]
 
 
 def _hash_files(paths: list[Path]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -17,13 +19,14 @@ from onnx_genai.engine.async_generation import AsyncGeneration
 from onnx_genai.engine.chunks import TokenTable
 from onnx_genai.engine.event_reader import EventReader, Inbox, stop_readers
 from onnx_genai.engine.generation import Generation
-from onnx_genai.engine.identity import KvIdentity, kv_identity
+from onnx_genai.engine.grammars import GrammarCompiler, GrammarSource
+from onnx_genai.engine.identity import FileStamp, KvIdentity, file_stamps, kv_identity
 from onnx_genai.engine.memory import KvMemory, plan_memory
 from onnx_genai.engine.options import EngineOptions
 from onnx_genai.engine.params import RequestOptions, to_core_params
 from onnx_genai.engine.runtime import OrtLibrary, find_ort_library
 from onnx_genai.engine.spec import to_core_spec
-from onnx_genai.errors import AbortedError, InvalidArgumentError
+from onnx_genai.errors import AbortedError, InvalidArgumentError, NotFoundError, PackageError
 from onnx_genai.package import ModelPackage
 from onnx_genai.types import SamplingParams
 
@@ -40,7 +43,11 @@ _KV_BYTES = {
 }
 """Bytes of an element, and of the scales of one head's key and value."""
 
-_open_engines: weakref.WeakSet[ModelEngine] = weakref.WeakSet()
+_GRACE_SECONDS = 0.05
+"""At the end of the interpreter, for threads that come back from a wait: later they could not take the GIL."""
+
+_open_cores: weakref.WeakSet[_core.Engine] = weakref.WeakSet()
+"""Not of ModelEngines: a running stream keeps the core of one that was dropped."""
 
 
 class ModelEngine:
@@ -58,17 +65,25 @@ class ModelEngine:
         table: TokenTable,
         library: OrtLibrary,
         contract: graph.GraphContract,
+        core_table: _core.TokenTable,
+        tokenize: Callable[[str], list[int]] | None,
+        stamps: tuple[FileStamp, ...],
     ) -> None:
         """Use :meth:`open`."""
+        self._stamps = stamps
         self._core = core
         self._table = table
+        self._core_table = core_table
+        self._tokenize = tokenize
+        self._compiler: GrammarCompiler | None = None  # guarded by _compiler_lock
+        self._compiler_lock = threading.Lock()
         self._contract = contract
         self._reader = EventReader(core)
         self.package = package
         self.ort_library = library
         self.description: Mapping[str, object] = graph.describe(contract)
         """Roles of the graph's ports, decoder and why, rewrites, notes; as ``onnx-genai show`` prints them."""
-        _open_engines.add(self)
+        _open_cores.add(core)
 
     @classmethod
     def open(
@@ -76,8 +91,16 @@ class ModelEngine:
         package: ModelPackage,
         table: TokenTable,
         options: EngineOptions | None = None,
+        *,
+        tokenize: Callable[[str], list[int]] | None = None,
     ) -> ModelEngine:
         """Finds the roles of the graph's ports and loads the model.
+
+        Args:
+            package: What to load.
+            table: The text of each token.
+            options: How it is loaded and scheduled.
+            tokenize: Writes a text in the middle of a text, for what grammars force; None forces nothing ahead.
 
         Raises:
             PackageError, UnsupportedError, BackendError, NotFoundError: The graph or ONNX Runtime cannot be used; the
@@ -86,6 +109,7 @@ class ModelEngine:
         options = options or EngineOptions()
         library = find_ort_library()
         contract = graph.resolve(package, decoder=options.decoder, kv_dtype=options.kv_dtype)
+        stamps = file_stamps(contract)
         memory = plan_memory(
             options,
             block_bytes=_kv_bytes_per_token(contract) * contract.block_size,
@@ -105,7 +129,7 @@ class ModelEngine:
             _engine_options(package, options, contract, memory),
             core_table,
         )
-        return cls(core, package, table, library, contract)
+        return cls(core, package, table, library, contract, core_table, tokenize, stamps)
 
     @property
     def context_limit(self) -> int | None:
@@ -170,6 +194,8 @@ class ModelEngine:
         self, prompt: PromptIds, params: SamplingParams, options: RequestOptions | None, delivery: _core.Delivery
     ) -> Callable[[], int]:
         """Converts and checks; what is returned submits, without further work."""
+        if self._core.closed:  # told with the GIL held: a daemon thread may try again while the interpreter ends
+            raise AbortedError("the engine is closed; open the model again to generate")
         options = options or RequestOptions()
         return partial(
             self._core.submit,
@@ -181,7 +207,26 @@ class ModelEngine:
             timeout=None if options.timeout is None else float(options.timeout),
             cache_salt=options.cache_salt,
             delivery=delivery,
+            grammar=None if options.grammar is None else self.compile_grammar(options.grammar),
         )
+
+    def compile_grammar(self, grammar: GrammarSource) -> _core.Grammar:
+        """Returns the grammar compiled for this vocabulary, from a cache if it was used before.
+
+        Raises:
+            InvalidArgumentError: It is wrong, too large, or uses what cannot be enforced; the text names it.
+            UnsupportedError: llguidance is missing.
+            PackageError: The package has no tokenizer.
+        """
+        with self._compiler_lock:
+            if self._compiler is None:
+                self._compiler = GrammarCompiler(
+                    tokens=self._core_table,
+                    eos_token_ids=[token for token in self.package.eos_token_ids if token < len(self._core_table)],
+                    tokenize=self._tokenize,
+                )
+            compiler = self._compiler
+        return compiler.compile(grammar)
 
     def preempt(self, generation: Generation | AsyncGeneration) -> bool:
         """Takes the KV of a running request back, as if memory were short; False if it does not run. For tests."""
@@ -189,9 +234,25 @@ class ModelEngine:
 
     @cached_property
     def kv_identity(self) -> KvIdentity:
-        """What must be the same for KV of one process to be used in another. Reads the model's files once."""
+        """What must be the same for KV of one process to be used in another. Reads the model's files once.
+
+        Raises:
+            NotFoundError: A file of the model cannot be read any more.
+            PackageError: A file of the model was changed or removed since the model was loaded.
+        """
         info = self._core.info()
-        return kv_identity(self._contract, decoder=str(info["decoder"]))
+        try:
+            if file_stamps(self._contract) != self._stamps:
+                raise PackageError(
+                    f"{self._contract.model_path}: the model's files were changed or removed since it was loaded, so "
+                    "it cannot be told which KV fits; load the model again"
+                )
+            return kv_identity(self._contract, decoder=str(info["decoder"]))
+        except OSError as error:
+            raise NotFoundError(
+                f"{error.filename}: the model's file cannot be read any more ({error.strerror}), and so it cannot be "
+                "told whether saved KV fits it; put the file back, or load the model again"
+            ) from error
 
     def export_kv(self, tokens: PromptIds, cache_salt: str = "") -> tuple[int, npt.NDArray[np.uint8]]:
         """Returns the KV of the longest cached prefix, in full blocks: how many tokens that is, and the bytes."""
@@ -208,7 +269,7 @@ class ModelEngine:
     def close(self) -> None:
         """Aborts what runs and frees the model; a second call does nothing."""
         self._reader.stop()
-        _open_engines.discard(self)
+        _open_cores.discard(self._core)
 
     def __enter__(self) -> ModelEngine:
         return self
@@ -295,9 +356,11 @@ def _runner_options(
 
 
 @atexit.register
-def _close_open_engines() -> None:
+def _close_open_cores() -> None:
     # A native thread that takes the GIL while the interpreter goes down would end the process with an error.
-    for engine in list(_open_engines):
+    for core in list(_open_cores):
         with contextlib.suppress(AbortedError):  # opened before a fork, in another process
-            engine.close()
+            core.close()
     stop_readers()
+    if _open_cores:
+        time.sleep(_GRACE_SECONDS)

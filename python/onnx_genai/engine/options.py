@@ -53,7 +53,7 @@ class EngineOptions:
     """Open requests; one more is refused."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ep, str) or not self.ep:
+        if not isinstance(self.ep, str) or not self.ep or not _is_utf8(self.ep):
             raise InvalidArgumentError(f"ep is {self.ep!r}; allowed: cpu, or the name of an execution provider")
         self._check_ep_options()
         _check_name("decoder", self.decoder, get_args(Decoder))
@@ -91,7 +91,7 @@ class EngineOptions:
             parse_memory_limit(self.disk_limit, name="disk_limit")
         if self.disk_folder is None:
             return
-        if not isinstance(self.disk_folder, (str, Path)) or not str(self.disk_folder):
+        if not isinstance(self.disk_folder, (str, Path)) or not str(self.disk_folder) or not _is_utf8(self.disk_folder):
             raise InvalidArgumentError(f"disk_folder is {self.disk_folder!r}; allowed: a folder, or None")
         if self.disk_limit is None:
             raise InvalidArgumentError(
@@ -103,6 +103,14 @@ class EngineOptions:
 def _check_name(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in allowed:
         raise InvalidArgumentError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
+
+
+def _is_utf8(text: str | Path) -> bool:
+    """UTF-8 can hold it, without NUL."""
+    try:
+        return b"\0" not in str(text).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
 
 
 def _check_positive(name: str, value: object, *, high: int = 2**63 - 1) -> None:

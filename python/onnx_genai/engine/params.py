@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnx_genai import _core
+from onnx_genai.engine.grammars import GrammarSource
 from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.package import GenerationDefaults
 from onnx_genai.types import SamplingParams
@@ -41,7 +42,14 @@ _COPIED = (
     "logprobs",
     "top_logprobs",
 )
-_LISTS = ("dry_sequence_breakers", "suppress_tokens", "begin_suppress_tokens", "stop", "stop_token_ids")
+_LISTS = (
+    "dry_sequence_breakers",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "stop",
+    "stop_token_ids",
+    "visible_special_tokens",
+)
 _FROM_PACKAGE: tuple[tuple[str, float], ...] = (
     ("temperature", 1.0),
     ("top_k", 0),
@@ -69,6 +77,8 @@ class RequestOptions:
     """Seconds from submission to the last token, > 0; then the request fails with ``DeadlineError``. None: no limit."""
     cache_salt: str = ""
     """Only requests with the same salt share cached KV, and can tell by their speed what others have asked."""
+    grammar: GrammarSource | None = None
+    """What every answer must look like."""
 
     def __post_init__(self) -> None:
         if isinstance(self.priority, bool) or not isinstance(self.priority, (int, np.integer)):
@@ -77,6 +87,10 @@ class RequestOptions:
             raise InvalidArgumentError(f"priority is {self.priority}; allowed: -{MAX_PRIORITY}..{MAX_PRIORITY}")
         if self.timeout is not None:
             _check_timeout(self.timeout)
+        if self.grammar is not None and not (hasattr(self.grammar, "kind") and hasattr(self.grammar, "source")):
+            raise InvalidArgumentError(
+                f"grammar is {type(self.grammar).__name__}; allowed: what the functions of onnx_genai.grammar return"
+            )
         if not isinstance(self.cache_salt, str):
             raise InvalidArgumentError(f"cache_salt is {self.cache_salt!r}; allowed: text")
         try:

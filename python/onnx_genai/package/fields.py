@@ -45,6 +45,10 @@ class Fields:
     def has(self, key: str) -> bool:
         return self._values.get(key) is not None
 
+    def keys_ending(self, suffix: str) -> tuple[str, ...]:
+        """The keys with this ending, in the order of the file."""
+        return tuple(key for key in self._values if isinstance(key, str) and key.endswith(suffix))
+
     def text(self, key: str) -> str | None:
         value = self.raw(key)
         if value is None:

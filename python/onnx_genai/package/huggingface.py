@@ -9,17 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnx_genai.errors import PackageError
 from onnx_genai.package.fields import Fields
 from onnx_genai.package.files import PackageFolder, read_bytes_head
 from onnx_genai.package.generation import defaults_from
 from onnx_genai.package.model import ChatTemplateSource, ContextLimit, GenerationDefaults, KvHints
+from onnx_genai.package.templates import read_chat_template, read_special_tokens
 
 __all__ = ["HfFiles", "find_token_id", "find_usual_ends", "load"]
 
 # The first of these keys that config.json has gives the context length.
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len", "seq_length", "n_ctx")
-_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 _FALLBACK_EOS = ("<|endoftext|>", "</s>", "<eos>", "[EOS]")
 """Looked up in the vocabulary when no file names an end-of-sequence token: the first one that is there."""
 _FALLBACK_TURN_END = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_text|>", "<|end_of_turn|>")
@@ -83,8 +82,8 @@ def load(folder: PackageFolder) -> HfFiles:
         eos_source=source,
         bos_token_id=bos,
         pad_token_id=pad,
-        special_tokens=_special_tokens(folder, tokenizer),
-        chat_template=_chat_template(folder, tokenizer, warnings),
+        special_tokens=read_special_tokens(tokenizer, _fields(folder, "special_tokens_map.json")),
+        chat_template=read_chat_template(folder, tokenizer, warnings),
         generation=defaults,
         warnings=tuple(warnings),
     )
@@ -207,62 +206,3 @@ def _kv_hints(config: Fields | None, inner: Fields | None) -> KvHints:
         sliding_window=window,
         source="config.json",
     )
-
-
-def _special_tokens(folder: PackageFolder, tokenizer: Fields | None) -> dict[str, str]:
-    """Texts of the special tokens; tokenizer_config.json first, then special_tokens_map.json."""
-    found: dict[str, str] = {}
-    for fields in (tokenizer, _fields(folder, "special_tokens_map.json")):
-        if fields is None:
-            continue
-        for key in _SPECIAL:
-            value = fields.raw(key)
-            if isinstance(value, dict):
-                value = value.get("content")
-            if value is not None and not isinstance(value, str):
-                fields.fail(key, "text or an object with 'content'")
-            if value is not None:
-                found.setdefault(key, value)
-    return found
-
-
-def _chat_template(folder: PackageFolder, tokenizer: Fields | None, warnings: list[str]) -> ChatTemplateSource:
-    """Collects the templates: chat_template.jinja, then tokenizer_config.json, then chat_template.json."""
-    default, source = None, ""
-    named: dict[str, str] = {}
-    path = folder.find(["chat_template.jinja"])
-    if path is not None:
-        default, source = folder.text(path), path.name
-    extra = folder.root / "additional_chat_templates"
-    if extra.is_dir():
-        named.update((file.stem, folder.text(file)) for file in sorted(extra.glob("*.jinja")))
-    other = _fields(folder, "chat_template.json")
-    for fields in (tokenizer, other):
-        value = fields.raw("chat_template") if fields is not None else None
-        if fields is None or value is None:
-            continue
-        texts = {"default": value} if isinstance(value, str) else _named_templates(fields, value)
-        for name, text in texts.items():
-            if name != "default":
-                named.setdefault(name, text)
-            elif default is None:
-                default, source = text, fields.where("chat_template")
-            elif text != default:
-                warnings.append(f"{fields.where('chat_template')} differs from {source}, which is used")
-    return ChatTemplateSource(default=default, named=named, source=source)
-
-
-def _named_templates(fields: Fields, value: Any) -> dict[str, str]:
-    """Reads a list of ``{name, template}`` or an object of texts."""
-    if isinstance(value, list):
-        pairs = [(item.get("name"), item.get("template")) for item in value if isinstance(item, dict)]
-        complete = len(pairs) == len(value)
-    elif isinstance(value, dict):
-        pairs, complete = list(value.items()), True
-    else:
-        pairs, complete = [], False
-    if not complete or not all(isinstance(name, str) and isinstance(text, str) for name, text in pairs):
-        raise PackageError(
-            f"{fields.where('chat_template')}: expected text, or a list of objects with 'name' and 'template'"
-        )
-    return {str(name): str(text) for name, text in pairs}

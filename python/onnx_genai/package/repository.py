@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -80,6 +80,7 @@ def select_files(repo: str, files: Sequence[RepositoryFile], variant: str | None
         if file.name == graph
         or beside.fullmatch(file.name)
         or (_folder(file.name) in places and PurePosixPath(file.name).name in COMPANIONS)
+        or _is_template(file.name, places)
     ]
     return chosen, ""
 
@@ -87,6 +88,11 @@ def select_files(repo: str, files: Sequence[RepositoryFile], variant: str | None
 def _folder(name: str) -> str:
     parent = str(PurePosixPath(name).parent)
     return "" if parent == "." else parent
+
+
+def _is_template(name: str, places: Collection[str]) -> bool:
+    path = PurePosixPath(name)
+    return path.match("additional_chat_templates/*.jinja") and _folder(_folder(name)) in places
 
 
 def _belongs(name: str, folder: str, packages: Sequence[str]) -> bool:
@@ -98,7 +104,9 @@ def _belongs(name: str, folder: str, packages: Sequence[str]) -> bool:
         return False
     if path.suffix in OTHER_WEIGHTS or path.name in (".gitattributes", "README.md"):
         return False
-    return _folder(name) == folder or bool(folder) or path.suffix == ".onnx" or ".onnx" in path.name
+    if _folder(name) == folder or bool(folder) or _is_template(name, {folder}):
+        return True
+    return path.suffix == ".onnx" or ".onnx" in path.name
 
 
 def _choose_package(repo: str, packages: Sequence[str], variant: str | None) -> str:

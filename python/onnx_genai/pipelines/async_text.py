@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast, overload
 
 from onnx_genai.engine import AsyncGeneration, RequestOptions
+from onnx_genai.grammar import GrammarSpec
 from onnx_genai.pipelines.async_session import AsyncSession
+from onnx_genai.pipelines.chat import ChatReader, ChatRequest, PreparedChat, ToolChoice
 from onnx_genai.pipelines.text_model import (
     ChatMessage,
     Prompt,
@@ -20,9 +22,9 @@ from onnx_genai.pipelines.text_model import (
     plain_ids,
     single_params,
 )
-from onnx_genai.types import Result, SamplingParams
+from onnx_genai.types import ChatChunk, Result, SamplingParams
 
-__all__ = ["AsyncLLM"]
+__all__ = ["AsyncChatStream", "AsyncLLM"]
 
 
 class AsyncLLM(TextModel):
@@ -48,6 +50,8 @@ class AsyncLLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        grammar: GrammarSpec | None = None,
+        suffix: str | None = None,
     ) -> Result: ...
     @overload
     async def generate(
@@ -58,6 +62,8 @@ class AsyncLLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        grammar: GrammarSpec | None = None,
+        suffix: str | None = None,
     ) -> list[Result]: ...
     async def generate(
         self,
@@ -67,18 +73,20 @@ class AsyncLLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        grammar: GrammarSpec | None = None,
+        suffix: str | None = None,
     ) -> Result | list[Result]:
         """As :meth:`LLM.generate <onnx_genai.LLM.generate>`."""
-        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
+        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt, grammar=grammar)
         if is_single(prompts):
-            generation, ids = self._submit(cast("Prompt", prompts), single_params(params), options)
+            generation, ids = self._submit(cast("Prompt", prompts), single_params(params), options, suffix)
             return await _result(generation, ids)
         many = cast("Sequence[Prompt]", prompts)
         each = params_for(many, params)
         started: list[tuple[AsyncGeneration, tuple[int, ...]]] = []
         try:
             for prompt, own in zip(many, each, strict=True):
-                started.append(self._submit(prompt, own, options))
+                started.append(self._submit(prompt, own, options, suffix))
             return [await _result(generation, ids) for generation, ids in started]
         finally:
             for generation, _ in started:
@@ -92,10 +100,12 @@ class AsyncLLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        grammar: GrammarSpec | None = None,
+        suffix: str | None = None,
     ) -> AsyncGeneration:
         """As :meth:`LLM.stream <onnx_genai.LLM.stream>`, for ``async for``; read in the event loop that calls it."""
-        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
-        ids, own = self.prepared(prompt, params)
+        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt, grammar=grammar)
+        ids, own = self.prepared(*((prompt, params) if suffix is None else self.fill_in(prompt, suffix, params)))
         return self._engine.submit_async(ids, own, options)
 
     async def chat(
@@ -104,15 +114,64 @@ class AsyncLLM(TextModel):
         params: SamplingParams | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: ToolChoice = "auto",
+        parallel_tool_calls: bool = True,
+        tool_format: str | None = None,
+        enforce_tool_calls: bool = False,
+        response_format: Any = None,
         template_kwargs: Mapping[str, Any] | None = None,
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
     ) -> Result:
         """As :meth:`LLM.chat <onnx_genai.LLM.chat>`."""
+        request = ChatRequest(
+            tools=tuple(tools or ()),
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            tool_format=tool_format,
+            enforce_tool_calls=enforce_tool_calls,
+            response_format=response_format,
+        )
         options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
-        prompt = self.encode_chat(messages, tools=tools, template_kwargs=template_kwargs)
-        return await _result(*self._submit(prompt, params, options))
+        chat = await asyncio.to_thread(self._ready_chat, messages, params, request, template_kwargs)
+        own = dataclasses.replace(options, grammar=chat.grammar)
+        generation = self._engine.submit_async(chat.prompt_ids, chat.params, own, until_end=True)
+        return chat.read(await generation.result())
+
+    def chat_stream(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: ToolChoice = "auto",
+        parallel_tool_calls: bool = True,
+        tool_format: str | None = None,
+        enforce_tool_calls: bool = False,
+        response_format: Any = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+        cache_salt: str = "",
+    ) -> AsyncChatStream:
+        """As :meth:`LLM.chat_stream <onnx_genai.LLM.chat_stream>`, for ``async for``; begins with the first piece."""
+        request = ChatRequest(
+            tools=tuple(tools or ()),
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            tool_format=tool_format,
+            enforce_tool_calls=enforce_tool_calls,
+            response_format=response_format,
+        )
+        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
+
+        async def start() -> tuple[AsyncGeneration, ChatReader]:
+            chat = await asyncio.to_thread(self._ready_chat, messages, params, request, template_kwargs)
+            own = dataclasses.replace(options, grammar=chat.grammar)
+            return self._engine.submit_async(chat.prompt_ids, chat.params, own), chat.reader()
+
+        return AsyncChatStream(start)
 
     def session(self, *, cache_salt: str = "") -> AsyncSession:
         """As :meth:`LLM.session <onnx_genai.LLM.session>`."""
@@ -138,11 +197,57 @@ class AsyncLLM(TextModel):
     ) -> None:
         await self.close()
 
+    def _ready_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None,
+        request: ChatRequest,
+        template_kwargs: Mapping[str, Any] | None,
+    ) -> PreparedChat:
+        """All that takes time before a chat is submitted; not for the event loop."""
+        chat = self.prepare_chat(messages, params, request, template_kwargs=template_kwargs)
+        if chat.grammar is not None:
+            self._engine.compile_grammar(chat.grammar)  # the engine finds it again
+        return chat
+
     def _submit(
-        self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions
+        self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions, suffix: str | None
     ) -> tuple[AsyncGeneration, tuple[int, ...]]:
-        ids, own = self.prepared(prompt, params)
+        ids, own = self.prepared(*((prompt, params) if suffix is None else self.fill_in(prompt, suffix, params)))
         return self._engine.submit_async(ids, own, options, until_end=True), plain_ids(ids)
+
+
+class AsyncChatStream:
+    """The pieces of a chat answer, for ``async for``. Leaving it aborts the request."""
+
+    def __init__(self, start: Callable[[], Awaitable[tuple[AsyncGeneration, ChatReader]]]) -> None:
+        """Use :meth:`AsyncLLM.chat_stream`."""
+        self._start = start
+        self._running: tuple[AsyncGeneration, ChatReader] | None = None
+        self._is_closed = False
+
+    def __aiter__(self) -> AsyncChatStream:
+        return self
+
+    async def __anext__(self) -> ChatChunk:
+        if self._running is None and not self._is_closed:
+            self._running = await self._start()
+        if self._running is None:
+            raise StopAsyncIteration
+        generation, reader = self._running
+        if self._is_closed:
+            generation.close()
+        return reader.read(await anext(generation))
+
+    def close(self) -> None:
+        """Ends the request and forgets what was not yet taken."""
+        self._is_closed = True
+        if self._running is not None:
+            self._running[0].close()
+
+    async def aclose(self) -> None:
+        """:meth:`close`, under the name that ``contextlib.aclosing`` calls."""
+        self.close()
 
 
 async def _result(generation: AsyncGeneration, prompt_ids: tuple[int, ...]) -> Result:

@@ -102,6 +102,8 @@ class SessionTokens:
 
     def restore(self, path: str | Path, *, allow_recompute: bool = False) -> None:
         """Takes the tokens of a saved session in place of the own ones; see ``llm.load_session``."""
+        if not isinstance(path, (str, Path)) or not str(path):
+            raise InvalidArgumentError(f"path is {path!r}; allowed: the file to read")
         engine = self._model.engine
         saved = read_session(Path(path))
         different = engine.kv_identity.differences(saved.identity)
@@ -324,5 +326,5 @@ def _compared(engine: ModelEngine, found: Any, names: tuple[str, ...]) -> str:
 
 
 def _short(value: object) -> str:
-    text = str(value)
+    text = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
     return text if len(text) <= 16 else f"{text[:12]}…"

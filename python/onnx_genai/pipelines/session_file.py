@@ -80,7 +80,10 @@ def write_session(
         "block_bytes": block_bytes,
     }
     text = json.dumps(header).encode("utf-8")
+    _check_path(path)
     try:
+        if _is_special(path):  # it would be replaced by a file
+            raise InvalidArgumentError(f"{path}: is no regular file, so no session is saved there; name another file")
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -112,14 +115,35 @@ def read_session(path: Path) -> SavedSession:
         NotFoundError: There is none.
         InvalidArgumentError: It may not be read.
         PackageError: It is no session file, is of another version, or its header or tokens are damaged.
+        ResourceExhaustedError: It announces more than the memory holds.
     """
+    _check_path(path)
     try:
+        if _is_special(path):  # opening a pipe would wait for its other end
+            raise PackageError(f"{path}: is no regular file, so no session file; check the path")
         with path.open("rb") as file:
             return _Reader(path, file, os.fstat(file.fileno()).st_size).read()
     except FileNotFoundError as error:
         raise NotFoundError(f"{path}: there is no such session file; check the path") from error
     except OSError as error:
         raise InvalidArgumentError(f"{path}: the session cannot be read: {error.strerror}") from error
+    except MemoryError as error:
+        raise ResourceExhaustedError(f"{path}: there is no memory for what its header announces") from error
+
+
+def _is_special(path: Path) -> bool:
+    """It is a device, a pipe or a socket."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _check_path(path: Path) -> None:
+    """Raises InvalidArgumentError for a path that no system call would take."""
+    try:
+        is_valid = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        is_valid = False
+    if not is_valid:
+        raise InvalidArgumentError(f"path is {str(path)!r}; allowed: the name of a file, without NUL")
 
 
 def _write(file: IO[bytes], part: bytes) -> None:

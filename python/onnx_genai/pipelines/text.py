@@ -9,6 +9,8 @@ from types import TracebackType
 from typing import Any, cast, overload
 
 from onnx_genai.engine import Generation, RequestOptions
+from onnx_genai.grammar import GrammarSpec
+from onnx_genai.pipelines.chat import ChatRequest, ToolChoice
 from onnx_genai.pipelines.session import Session
 from onnx_genai.pipelines.text_model import (
     ChatMessage,
@@ -19,7 +21,7 @@ from onnx_genai.pipelines.text_model import (
     plain_ids,
     single_params,
 )
-from onnx_genai.types import Chunk, Result, SamplingParams
+from onnx_genai.types import ChatChunk, Chunk, Result, SamplingParams
 
 __all__ = ["LLM"]
 
@@ -48,6 +50,8 @@ class LLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        grammar: GrammarSpec | None = None,
+        suffix: str | None = None,
     ) -> Result: ...
     @overload
     def generate(
@@ -58,6 +62,8 @@ class LLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        grammar: GrammarSpec | None = None,
+        suffix: str | None = None,
     ) -> list[Result]: ...
     def generate(
         self,
@@ -67,6 +73,8 @@ class LLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        grammar: GrammarSpec | None = None,
+        suffix: str | None = None,
     ) -> Result | list[Result]:
         """Generates for one prompt, or for a list of prompts at once.
 
@@ -77,6 +85,8 @@ class LLM(TextModel):
             priority: See the class; for all prompts, as are the next two.
             timeout: See the class.
             cache_salt: See the class.
+            grammar: What every answer must look like; made by the functions of :mod:`onnx_genai.grammar`.
+            suffix: Text that follows, for coder models: the answer is what belongs between prompt and suffix.
 
         Returns:
             A result, or a list of results in the order of the prompts.
@@ -87,16 +97,16 @@ class LLM(TextModel):
             DeadlineError: The time ran out.
             GenAIError: A request failed; the others of the list are dropped.
         """
-        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
+        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt, grammar=grammar)
         if is_single(prompts):
-            generation, ids = self._submit(cast("Prompt", prompts), single_params(params), options)
+            generation, ids = self._submit(cast("Prompt", prompts), single_params(params), options, suffix)
             return _result(generation, ids)
         many = cast("Sequence[Prompt]", prompts)
         each = params_for(many, params)
         started: list[tuple[Generation, tuple[int, ...]]] = []
         try:
             for prompt, own in zip(many, each, strict=True):
-                started.append(self._submit(prompt, own, options))
+                started.append(self._submit(prompt, own, options, suffix))
             return [_result(generation, ids) for generation, ids in started]
         finally:
             for generation, _ in started:
@@ -110,14 +120,16 @@ class LLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        grammar: GrammarSpec | None = None,
+        suffix: str | None = None,
     ) -> Iterator[Chunk]:
         """Starts one request and returns its pieces as they come. Leaving the iterator aborts the request.
 
         Raises:
             InvalidArgumentError, ContextOverflowError: At once, before the first piece.
         """
-        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
-        return iter(self._submit(prompt, params, options)[0])
+        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt, grammar=grammar)
+        return iter(self._submit(prompt, params, options, suffix)[0])
 
     def chat(
         self,
@@ -125,15 +137,86 @@ class LLM(TextModel):
         params: SamplingParams | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: ToolChoice = "auto",
+        parallel_tool_calls: bool = True,
+        tool_format: str | None = None,
+        enforce_tool_calls: bool = False,
+        response_format: Any = None,
         template_kwargs: Mapping[str, Any] | None = None,
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
     ) -> Result:
-        """Renders the messages with the chat template and generates the assistant's answer."""
-        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
-        prompt = self.encode_chat(messages, tools=tools, template_kwargs=template_kwargs)
-        return _result(*self._submit(prompt, params, options))
+        """Renders the messages with the chat template and generates the assistant's answer.
+
+        Args:
+            messages: As the template takes them; ``result.message`` of an earlier answer is one.
+            params: How answers are sampled.
+            tools: OpenAI's objects. A template that knows no tools gets them described in a system message.
+            tool_choice: ``auto`` leaves it to the model, ``none`` does not offer them; ``required``, or an object that
+                names a function, forces a call whose arguments fit its schema.
+            parallel_tool_calls: Whether a forced answer may have several calls.
+            tool_format: How the model writes calls (:data:`onnx_genai.tools.FORMATS`); None finds it in the template.
+            enforce_tool_calls: With ``auto``: once a call has begun, it must become a right one.
+            response_format: What the answer must look like, unless it is a call: a pydantic model, a dataclass or
+                another type, a JSON schema, OpenAI's ``response_format``, or a grammar of :mod:`onnx_genai.grammar`.
+            template_kwargs: Further variables of the template, such as ``enable_thinking``.
+            priority: See the class, as the next two.
+            timeout: See the class.
+            cache_salt: See the class.
+
+        Returns:
+            A result whose ``text`` is the answer alone; see ``message``, ``tool_calls``, ``reasoning`` and ``parsed``.
+
+        Raises:
+            UnsupportedError: The package has no chat template.
+            InvalidArgumentError, ContextOverflowError: Something is refused. Nothing was generated.
+        """
+        request = ChatRequest(
+            tools=tuple(tools or ()),
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            tool_format=tool_format,
+            enforce_tool_calls=enforce_tool_calls,
+            response_format=response_format,
+        )
+        chat = self.prepare_chat(messages, params, request, template_kwargs=template_kwargs)
+        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt, grammar=chat.grammar)
+        return chat.read(self._engine.submit(chat.prompt_ids, chat.params, options).result())
+
+    def chat_stream(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: ToolChoice = "auto",
+        parallel_tool_calls: bool = True,
+        tool_format: str | None = None,
+        enforce_tool_calls: bool = False,
+        response_format: Any = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+        cache_salt: str = "",
+    ) -> Iterator[ChatChunk]:
+        """As :meth:`chat`, in pieces as they come: reasoning, text, and each call when it is complete.
+
+        Leaving the iterator aborts the request.
+        """
+        request = ChatRequest(
+            tools=tuple(tools or ()),
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            tool_format=tool_format,
+            enforce_tool_calls=enforce_tool_calls,
+            response_format=response_format,
+        )
+        chat = self.prepare_chat(messages, params, request, template_kwargs=template_kwargs)
+        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt, grammar=chat.grammar)
+        generation = self._engine.submit(chat.prompt_ids, chat.params, options)
+        reader = chat.reader()
+        return (reader.read(chunk) for chunk in generation)
 
     def session(self, *, cache_salt: str = "") -> Session:
         """Returns an empty :class:`Session`: a text that grows turn by turn.
@@ -173,9 +256,9 @@ class LLM(TextModel):
         self.close()
 
     def _submit(
-        self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions
+        self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions, suffix: str | None = None
     ) -> tuple[Generation, tuple[int, ...]]:
-        ids, own = self.prepared(prompt, params)
+        ids, own = self.prepared(*((prompt, params) if suffix is None else self.fill_in(prompt, suffix, params)))
         return self._engine.submit(ids, own, options), plain_ids(ids)
 
 

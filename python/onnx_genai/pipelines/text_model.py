@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import numpy as np
 from onnx_genai import package
 from onnx_genai.engine import EngineOptions, ModelEngine, PromptIds, describe_graph
 from onnx_genai.errors import InternalError, InvalidArgumentError, NotFoundError, UnsupportedError
+from onnx_genai.pipelines.chat import ChatAbilities, ChatRequest, PreparedChat, tools_as_text
 from onnx_genai.template import ChatTemplate
-from onnx_genai.tokenizer import Tokenizer, TokenTableData
+from onnx_genai.tokenizer import Tokenizer, TokenTableData, find_fim_marks
+from onnx_genai.tokenizer.fim import STOPS as FIM_STOPS
 from onnx_genai.types import Decoder, KvDtype, MemorySize, SamplingParams
 
 __all__ = ["ChatMessage", "Prompt", "TextModel", "inspect", "is_single", "params_for", "plain_ids", "single_params"]
@@ -86,7 +89,7 @@ class TextModel:
             raise InvalidArgumentError(f"variant is {variant!r}; allowed: a text such as q4, or None")
         options = EngineOptions(
             ep=ep,
-            ep_options=ep_options or {},
+            ep_options={} if ep_options is None else ep_options,
             threads=threads,
             max_context=max_context,
             decoder=decoder,
@@ -104,7 +107,7 @@ class TextModel:
         self.package, self._tokenizer = _read(model, variant)
         self.template = _template(self.package)
         table = TokenTableData.empty() if self._tokenizer is None else self._tokenizer.token_table()
-        self._engine = ModelEngine.open(self.package, table, options)
+        self._engine = ModelEngine.open(self.package, table, options, tokenize=self._tokenize_inside(table))
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -117,6 +120,13 @@ class TextModel:
             self.package.require_tokenizer()  # raises, and says where it was looked for
             raise InternalError("a tokenizer appeared after the model was loaded; load it again")
         return self._tokenizer
+
+    def _tokenize_inside(self, table: TokenTableData) -> Callable[[str], list[int]] | None:
+        """How a text is written in the middle of one. Other vocabularies mark the beginning of a text."""
+        tokenizer = self._tokenizer
+        if tokenizer is None or table.decoding != "byte_level" or table.strip_first_space or table.first:
+            return None
+        return lambda text: tokenizer.encode(text, add_special_tokens=False)
 
     @property
     def engine(self) -> ModelEngine:
@@ -185,6 +195,84 @@ class TextModel:
         text = self.render(messages, tools=tools, template_kwargs=template_kwargs)
         return self.tokenizer.encode(text, add_special_tokens=False)
 
+    @cached_property
+    def abilities(self) -> ChatAbilities:
+        """What the model does in a chat: marks of its reasoning, the format of its tool calls."""
+        source = "" if self.template is None else self.template.source
+        return ChatAbilities.of(source, self.tokenizer.special_tokens, self.tokenizer.added_tokens)
+
+    def prepare_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None,
+        request: ChatRequest,
+        *,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> PreparedChat:
+        """Renders a chat and works out how its answers are generated and read.
+
+        Raises:
+            UnsupportedError: The package has no chat template.
+            InvalidArgumentError: The template or the vocabulary refuses something.
+        """
+        text = self.render(messages, template_kwargs=template_kwargs)
+        tool_format = None
+        if request.offered_tools:
+            without_tools = text
+            text = self.render(messages, tools=request.offered_tools, template_kwargs=template_kwargs)
+            shows_tools = text != without_tools
+            tool_format = request.format_of_calls(self.abilities.tool_format if shows_tools else None)
+            if not shows_tools:
+                described = tools_as_text(request.offered_tools, tool_format)
+                text = self._render_with(described, messages, template_kwargs)
+        form, grammar = request.answer_form(self.abilities, text, tool_format)
+        ids, own = self.prepared(self.tokenizer.encode(text, add_special_tokens=False), params)
+        visible = request.visible_tokens(form, self.abilities.special_tokens)
+        if visible:
+            own = dataclasses.replace(own, visible_special_tokens=(*own.visible_special_tokens, *visible))
+        return PreparedChat(
+            prompt_ids=plain_ids(ids), params=own, form=form, grammar=grammar, parse_type=request.parse_type
+        )
+
+    def _render_with(
+        self, text: str, messages: Sequence[ChatMessage], template_kwargs: Mapping[str, Any] | None
+    ) -> str:
+        """Renders the messages with a text of ours in the system message, or where the template has none, before the
+        first message of the user.
+        """
+        try:
+            rendered = self.render(_with_system(messages, text), template_kwargs=template_kwargs)
+        except InvalidArgumentError:
+            rendered = ""
+        if text in rendered:
+            return rendered
+        return self.render(_before_user(messages, text), template_kwargs=template_kwargs)
+
+    def fill_in(self, prefix: Prompt, suffix: str, params: SamplingParams | None) -> tuple[list[int], SamplingParams]:
+        """Returns prompt ids and parameters that make the model write what belongs between two texts.
+
+        Raises:
+            UnsupportedError: The tokenizer has no marks for that.
+        """
+        marks = find_fim_marks(self.tokenizer.added_tokens)
+        if marks is None:
+            raise UnsupportedError(
+                f"{self.package.root} has no tokens for filling in the middle (such as <|fim_prefix|>), so suffix "
+                "cannot be used; take a coder model, or leave suffix out"
+            )
+        if not isinstance(prefix, str) or not isinstance(suffix, str):
+            raise InvalidArgumentError("suffix needs a prompt and a suffix that are texts")
+        ids = marks.prompt_ids(
+            prefix,
+            suffix,
+            encode=lambda text: self.tokenizer.encode(text, add_special_tokens=False, special_tokens="text"),
+            token_id=lambda text: self.tokenizer.added_tokens[text],
+        )
+        params = params if params is not None else SamplingParams()
+        ends = [marks.prefix, marks.suffix, marks.middle, *FIM_STOPS]
+        stops = [self.tokenizer.added_tokens[text] for text in ends if text in self.tokenizer.added_tokens]
+        return ids, dataclasses.replace(params, stop_token_ids=tuple(dict.fromkeys((*params.stop_token_ids, *stops))))
+
     def prepared(self, prompt: Prompt, params: SamplingParams | None) -> tuple[PromptIds, SamplingParams]:
         """Returns prompt ids, and parameters as the engine takes them."""
         params = params if params is not None else SamplingParams()
@@ -201,6 +289,23 @@ class TextModel:
                 raise InvalidArgumentError("the prompt is empty; give at least one character")
             prompt = self.tokenizer.encode(prompt)
         return prompt, params
+
+
+def _with_system(messages: Sequence[ChatMessage], text: str) -> list[ChatMessage]:
+    """The messages with a text added to the system message, or put before them as one."""
+    first = messages[0] if messages else {}
+    if first.get("role") in ("system", "developer") and isinstance(first.get("content"), str):
+        return [{**first, "content": f"{first['content']}\n\n{text}"}, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
+
+
+def _before_user(messages: Sequence[ChatMessage], text: str) -> list[ChatMessage]:
+    out = list(messages)
+    for place, message in enumerate(out):
+        if message.get("role") == "user" and isinstance(message.get("content"), str):
+            out[place] = {**message, "content": f"{text}\n\n{message['content']}"}
+            break
+    return out
 
 
 def inspect(model: str | Path, *, variant: str | None = None) -> tuple[package.ModelPackage, dict[str, object]]:

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from onnx_genai.template.chat_template import ChatTemplate
+from onnx_genai.template.guard import GuardedPrompt
 
-__all__ = ["ChatTemplate"]
+__all__ = ["ChatTemplate", "GuardedPrompt"]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -14,15 +12,26 @@ import jinja2
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
 from onnx_genai.errors import InvalidArgumentError, PackageError
+from onnx_genai.template.guard import Guard, GuardedPrompt
 from onnx_genai.template.jinja2_engine import Jinja2Engine, TemplateLimitError, TemplateRefusalError
-from onnx_genai.template.messages import ContentForms, checked_messages, fit_content, plain_copy
-from onnx_genai.template.minijinja_engine import MinijinjaEngine, is_portable, is_portable_value
+from onnx_genai.template.messages import (
+    ArgumentForms,
+    ContentForms,
+    checked_messages,
+    fit_arguments,
+    fit_content,
+    has_arguments,
+    plain_copy,
+)
+from onnx_genai.template.minijinja_engine import MinijinjaEngine, are_portable_values, is_portable
 
 __all__ = ["ChatTemplate"]
 
 _TESTS_NONE = re.compile(r"content['\"\]\)]*\s+is\s+(?:not\s+)?none\b", re.IGNORECASE)
 _TEXT_PROBE = "\u27e8text probe\u27e9"
 _PARTS_PROBE = "\u27e8parts probe\u27e9"
+_ARGUMENTS = {"probe_key": "probe value"}
+_ARGUMENTS_TEXT = '{"probe_key": "probe value"}'
 _FINAL_MARK = "\u27e8final message ends here\u27e9"
 _MAX_MESSAGE = 300
 
@@ -37,8 +46,9 @@ class ChatTemplate:
     The text is the one that Hugging Face's ``apply_chat_template`` gives: trimmed and left-stripped blocks, loop
     controls, ``tojson`` without HTML escapes, ``raise_exception``, ``strftime_now``, Python's string and dict methods.
     In addition a content given as parts reaches templates that only print texts, and a text reaches templates that
-    only print parts; ``content: null`` is an empty text unless the template tests for none; ``developer`` is
-    ``system`` for templates that do not know it.
+    only print parts; ``content: null`` is an empty text unless the template tests for none; arguments of tool calls
+    reach it as text or as an object, whichever it prints; ``developer`` is ``system`` for templates that do not know
+    it.
 
     A template is first parsed when it is first rendered, so a broken one does not keep a package from loading.
 
@@ -84,42 +94,30 @@ class ChatTemplate:
         }
         self._name = name
 
-    @classmethod
-    def from_package(cls, root: Path) -> ChatTemplate | None:
-        """Reads the template of a model folder.
-
-        ``chat_template.jinja`` (with ``additional_chat_templates/*.jinja``) goes before ``chat_template`` in
-        ``tokenizer_config.json`` (a text, or a list of named ones), and that before ``chat_template.json``.
-
-        Returns:
-            The template; None when the folder has none.
-
-        Raises:
-            PackageError: A file cannot be read or has a wrong type; names file and key.
-        """
-        root = Path(root)
-        config = _read_json(root / "tokenizer_config.json")
-        special = {**_token_texts(_read_json(root / "special_tokens_map.json")), **_token_texts(config)}
-        path = root / "chat_template.jinja"
-        source: str | dict[str, str]
-        if path.is_file():
-            source = {"default": _read_text(path)}
-            for extra in sorted((root / "additional_chat_templates").glob("*.jinja")):
-                source[extra.stem] = _read_text(extra)
-            return cls(source, special_tokens=special, name=str(path))
-        for path, document in (
-            (root / "tokenizer_config.json", config),
-            (root / "chat_template.json", _read_json(root / "chat_template.json")),
-        ):
-            if document.get("chat_template") is not None:
-                source = _named_templates(document["chat_template"], path)
-                return cls(source, special_tokens=special, name=f"{path} chat_template")
-        return None
-
     @property
     def source(self) -> str:
         """Jinja source of the default template (of the only one, if it has another name)."""
         return self._select(tools=False).source
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the templates; a single one is ``default``."""
+        return tuple(self._templates)
+
+    def named(self, name: str) -> ChatTemplate:
+        """The same with one of the templates, such as ``rag``, for all requests.
+
+        Raises:
+            InvalidArgumentError: No template has this name.
+        """
+        if name not in self._templates:
+            raise InvalidArgumentError(f"the template name is {name!r}; allowed: {', '.join(self._templates)}")
+        return ChatTemplate(
+            self._templates[name].source,
+            special_tokens=self._tokens,
+            name=f"{self._name} {name!r}",
+            clock=self._clock,
+        )
 
     def render(
         self,
@@ -147,11 +145,77 @@ class ChatTemplate:
             InvalidArgumentError: The messages are no list of messages, or the template refuses or cannot take them.
             PackageError: The template itself is broken; names the line.
         """
+        template, variables = self._prepared(
+            messages, tools, documents, add_generation_prompt, continue_final_message, template_kwargs
+        )
+        text = template.render(variables)
+        return _cut_at_mark(text) if continue_final_message else text
+
+    def render_guarded(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        control_texts: Iterable[str],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **template_kwargs: Any,
+    ) -> GuardedPrompt:
+        """The same prompt, and where it holds control strings that come from messages or documents.
+
+        With this a tokenizer can read ``<|im_start|>`` in a user's text as plain text, while those that the template
+        writes stay special. Messages of the assistant are trusted, because they hold what models wrote.
+
+        Args:
+            messages: As :meth:`render`.
+            control_texts: Texts of the tokenizer's special tokens.
+            tools: As :meth:`render`; trusted too.
+            documents: As :meth:`render`.
+            add_generation_prompt: As :meth:`render`.
+            continue_final_message: As :meth:`render`.
+            **template_kwargs: As :meth:`render`; trusted too.
+
+        Raises:
+            InvalidArgumentError: As :meth:`render`; also if the template takes apart a text with control strings.
+            PackageError: As :meth:`render`.
+        """
+        template, variables = self._prepared(
+            messages, tools, documents, add_generation_prompt, continue_final_message, template_kwargs
+        )
+        text = template.render(variables)
+        text = _cut_at_mark(text) if continue_final_message else text
+        guard = Guard(control_texts)
+        variables["messages"] = [guard.message(message) for message in variables["messages"]]
+        variables["documents"] = guard.value(variables["documents"])
+        if not guard.has_marked:
+            return GuardedPrompt(text=text, plain=())
+        marked = template.render(variables)
+        prompt = guard.prompt(_cut_at_mark(marked) if continue_final_message else marked)
+        if prompt.text != text:
+            raise InvalidArgumentError(
+                "the chat template takes apart a text that holds a control string, so the two cannot be told apart in "
+                "the prompt; remove control strings such as '<|im_start|>' from the messages"
+            )
+        return prompt
+
+    def _prepared(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        documents: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        template_kwargs: Mapping[str, Any],
+    ) -> tuple[_Template, dict[str, Any]]:
+        """The template to use, and its variables in the forms that it takes."""
         template = self._select(tools=bool(tools))
         copies = fit_content(checked_messages(messages), template.forms())
+        if has_arguments(copies):
+            fit_arguments(copies, template.argument_forms())
         if continue_final_message:
             _mark_end(copies[-1], len(copies) - 1)
-        variables = {
+        return template, {
             **self._tokens,
             **{key: plain_copy(value, f"template_kwargs.{key}") for key, value in template_kwargs.items()},
             "messages": copies,
@@ -159,8 +223,6 @@ class ChatTemplate:
             "documents": _checked_objects("documents", documents),
             "add_generation_prompt": add_generation_prompt and not continue_final_message,
         }
-        text = template.render(variables)
-        return _cut_at_mark(text) if continue_final_message else text
 
     def _select(self, *, tools: bool) -> _Template:
         if tools and "tool_use" in self._templates:
@@ -182,6 +244,7 @@ class _Template:
         self._clock = clock
         self._engines: tuple[Jinja2Engine, MinijinjaEngine | None] | None = None
         self._forms: ContentForms | None = None
+        self._argument_forms: ArgumentForms | None = None
 
     def forms(self) -> ContentForms:
         """Found by rendering two short conversations: what is printed is taken."""
@@ -197,24 +260,54 @@ class _Template:
             )
         return self._forms
 
+    def argument_forms(self) -> ArgumentForms:
+        """Found by rendering a tool call in both forms."""
+        if self._argument_forms is None:
+            text, mapping = self._shown_call(_ARGUMENTS_TEXT), self._shown_call(_ARGUMENTS)
+            self._argument_forms = ArgumentForms(
+                text=_ARGUMENTS_TEXT in text,
+                # An object printed as Python writes it is no JSON.
+                mapping=all(word in mapping for item in _ARGUMENTS.items() for word in item)
+                and str(_ARGUMENTS) not in mapping,
+            )
+        return self._argument_forms
+
     def _prints(self, content: object, probe: str) -> bool:
+        text = self._probed([{"role": "user", "content": content}])
+        # A list printed as Python writes it is not taken, it is a fault of the caller.
+        return probe in text and f"'{probe}'" not in text and f'"{probe}"' not in text
+
+    def _shown_call(self, arguments: object) -> str:
+        # Nine letters, because some templates take no other length.
+        call = {"id": "probecall", "type": "function", "function": {"name": "probe", "arguments": arguments}}
+        answer = {"role": "tool", "name": "probe", "tool_call_id": "probecall", "content": _TEXT_PROBE}
+        forms = self.forms()
+        content: object = None if forms.tests_none else "" if forms.text else []
+        return self._probed(
+            [
+                {"role": "user", "content": _TEXT_PROBE if forms.text else [{"type": "text", "text": _TEXT_PROBE}]},
+                {"role": "assistant", "content": content, "tool_calls": [call]},
+                answer,
+            ]
+        )
+
+    def _probed(self, messages: list[dict[str, Any]]) -> str:
+        """The prompt of a made-up conversation; empty if the template refuses it."""
         variables: dict[str, object] = {
             **self._tokens,
-            "messages": [{"role": "user", "content": content}],
+            "messages": messages,
             "tools": None,
             "documents": None,
             "add_generation_prompt": True,
         }
         try:
-            text = self.render(variables)
+            return self.render(variables)
         except InvalidArgumentError:
-            return False
-        # A list printed as Python writes it is not taken, it is a fault of the caller.
-        return probe in text and f"'{probe}'" not in text and f'"{probe}"' not in text
+            return ""
 
     def render(self, variables: Mapping[str, Any]) -> str:
         reference, fast = self._parse()
-        if fast is not None and all(map(is_portable_value, variables.values())):
+        if fast is not None and are_portable_values(variables.values()):
             text = fast.render(variables)
             if text is not None:
                 return text
@@ -250,7 +343,8 @@ class _Template:
                 raise PackageError(f"{self._name}: line {error.lineno}: {_short(error.message)}") from error
             except RecursionError as error:
                 raise PackageError(f"{self._name}: is nested too deeply") from error
-            fast = MinijinjaEngine(self.source, clock=self._clock) if is_portable(reference.tree) else None
+            tree = reference.tree
+            fast = MinijinjaEngine(self.source, tree, clock=self._clock) if is_portable(self.source, tree) else None
             self._engines = (reference, fast)
         return self._engines
 
@@ -311,62 +405,3 @@ def _cut_at_mark(text: str) -> str:
     kept = text[:place]
     stripped = not text.startswith(_FINAL_MARK + " ", place)
     return kept.rstrip() if stripped else kept
-
-
-def _named_templates(value: object, path: Path) -> str | dict[str, str]:
-    """The two forms that ``chat_template`` has in tokenizer_config.json."""
-    if isinstance(value, str):
-        return value
-    entries = (
-        value
-        if isinstance(value, list)
-        else [{"name": key, "template": text} for key, text in value.items()]
-        if isinstance(value, Mapping)
-        else None
-    )
-    if not entries:
-        raise PackageError(
-            f"{path}: chat_template is a {type(value).__name__}; expected a text or a list of named ones"
-        )
-    named: dict[str, str] = {}
-    for index, entry in enumerate(entries):
-        if not isinstance(entry, Mapping) or not all(isinstance(entry.get(key), str) for key in ("name", "template")):
-            raise PackageError(f"{path}: chat_template[{index}] needs the texts 'name' and 'template'")
-        named[entry["name"]] = entry["template"]
-    return named
-
-
-def _token_texts(document: Mapping[str, Any]) -> dict[str, str]:
-    """``bos_token`` and the like, written as a text or as ``{"content": ...}``."""
-    texts = {}
-    for key, value in document.items():
-        if isinstance(value, Mapping):
-            value = value.get("content")
-        if key.endswith("_token") and isinstance(value, str):
-            texts[key] = value
-    return texts
-
-
-def _read_text(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise PackageError(f"{path} cannot be read: {error.strerror or error}") from error
-    if data.startswith(b"version https://git-lfs"):
-        raise PackageError(f"{path} is a Git LFS pointer, not the file itself; run `git lfs pull` in the folder")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise PackageError(f"{path}: not UTF-8 at byte {error.start}") from error
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        document = json.loads(_read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise PackageError(f"{path}: not valid JSON ({_short(error)}); expected an object") from error
-    if not isinstance(document, Mapping):
-        raise PackageError(f"{path}: the top level is a {type(document).__name__}; expected an object")
-    return document

@@ -1,13 +1,14 @@
 """The reference engine: jinja2's immutable sandbox set up as Hugging Face does, with bounds on work and size.
 
-Packages come from anywhere, so a template may not run for ever or fill the memory: loop rounds and calls are counted,
-and no text that it builds may grow beyond a limit.
+Packages come from anywhere, so a template may not run for ever or fill the memory: loop rounds, calls and the
+characters of every text that it builds are counted, no text may grow beyond a limit, and processor time is bounded.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from datetime import datetime
 from typing import Any
@@ -21,8 +22,12 @@ from jinja2.visitor import NodeTransformer
 __all__ = ["Jinja2Engine", "TemplateLimitError", "TemplateRefusalError", "to_json"]
 
 MAX_STEPS = 1_000_000
-"""Work in one rendering, a second or two: 1 a loop round, 10 a call. 1,000 messages take some 10,000."""
+"""Work in one rendering, a second or two: 1 a loop round, 10 a call, 1 for each 256 characters built. 1,000 messages
+take some 10,000."""
 CALL_STEPS = 10
+CHARACTERS_A_STEP = 256
+MAX_SECONDS = 5.0
+"""Processor time of one rendering; stops work on large values that takes few steps."""
 MAX_TEXT = 16 * 1024 * 1024
 """Characters (or items) of any value that a template builds."""
 
@@ -66,36 +71,76 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**", "+"})
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_Generation, "jinja2.ext.loopcontrols"],
+            finalize=self.printed,
+        )
         self._work = threading.local()
         self.filters["tojson"] = to_json
         self.filters["_counted"] = self.counted
-        self.filters["_sized"] = _sized
+        self.filters["_sized"] = self.sized
 
     def begin(self) -> None:
         self._work.left = MAX_STEPS
+        self._work.end = time.thread_time() + MAX_SECONDS
 
     def charge(self, steps: int) -> None:
         self._work.left -= steps
         if self._work.left < 0:
-            raise TemplateLimitError(f"it takes more than {MAX_STEPS} loop rounds (a call counts as {CALL_STEPS})")
+            raise TemplateLimitError(
+                f"it takes more than {MAX_STEPS} loop rounds (a call counts as {CALL_STEPS}, and "
+                f"{CHARACTERS_A_STEP} characters of text as one)"
+            )
+        if time.thread_time() > self._work.end:
+            raise TemplateLimitError(f"it takes more than {MAX_SECONDS:g} seconds")
+
+    @jinja2.pass_context
+    def printed(self, _context: jinja2.runtime.Context, value: Any) -> str:
+        """The text of an expression in the output."""
+        text: str = self.sized(value if isinstance(value, str) else str(value))
+        return text
+
+    @staticmethod
+    def concat(pieces: Iterable[str]) -> str:
+        """Joins the pieces of an output or of a macro; called by jinja2's code."""
+        kept: list[str] = []
+        size = 0
+        for piece in pieces:
+            size += len(piece)
+            if size > MAX_TEXT:
+                raise TemplateLimitError(f"it builds a text of more than {MAX_TEXT} characters")
+            kept.append(piece)
+        return "".join(kept)
+
+    def sized(self, value: Any) -> Any:
+        if isinstance(value, (str, list, tuple, dict)):
+            if len(value) > MAX_TEXT:
+                raise TemplateLimitError(
+                    f"it builds something of {len(value)} characters or items; allowed: {MAX_TEXT}"
+                )
+            self.charge(len(value) // CHARACTERS_A_STEP)
+        return value
 
     @jinja2.pass_context  # keeps the optimizer from charging constant loops once, at compile time
     def counted(self, _context: jinja2.runtime.Context, items: Iterable[Any]) -> Iterable[Any]:
         """Charges the rounds of a loop over ``items``: at once if the number is known, else one by one."""
         if isinstance(items, Sized):
             self.charge(len(items))
-            return items
-        return self._count(items)
+            return self._count(items, steps=0)
+        return self._count(items, steps=1)
 
-    def _count(self, items: Iterable[Any]) -> Iterator[Any]:
+    def _count(self, items: Iterable[Any], *, steps: int) -> Iterator[Any]:
         for item in items:
-            self.charge(1)
+            self.charge(steps)
             yield item
 
     def call(self, /, context: jinja2.runtime.Context, callee: Any, *args: Any, **kwargs: Any) -> Any:
         self.charge(CALL_STEPS)
-        return _sized(super().call(context, callee, *args, **kwargs))
+        if isinstance(callee, jinja2.runtime.LoopContext) and args:
+            args = (self.counted(context, args[0]), *args[1:])
+        return self.sized(super().call(context, callee, *args, **kwargs))
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "*":
@@ -104,7 +149,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
                     raise TemplateLimitError(f"it repeats something to more than {MAX_TEXT} characters")
         if operator == "**" and isinstance(right, (int, float)) and abs(right) > 1024:
             raise TemplateLimitError(f"it raises a number to the power {right}; allowed: at most 1024")
-        return _sized(super().call_binop(context, operator, left, right))
+        return self.sized(super().call_binop(context, operator, left, right))
 
 
 class _Bounds(NodeTransformer):
@@ -124,6 +169,10 @@ class _Bounds(NodeTransformer):
         # Without an operand it is the filter of a {% filter %} or {% set %} block.
         return node if node.node is None else _filtered(node, "_sized")
 
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _filtered(node, "_sized") if isinstance(node.arg, nodes.Slice) else node
+
     def visit_AssignBlock(self, node: nodes.AssignBlock) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         sized = nodes.Filter(node.filter, "_sized", [], [], None, None, lineno=node.lineno)
@@ -136,12 +185,6 @@ def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
     outer = nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
     outer.environment = node.environment
     return outer
-
-
-def _sized(value: Any) -> Any:
-    if isinstance(value, (str, list, tuple, dict)) and len(value) > MAX_TEXT:
-        raise TemplateLimitError(f"it builds something of {len(value)} characters or items; allowed: {MAX_TEXT}")
-    return value
 
 
 class Jinja2Engine:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from onnx_genai.errors import InvalidArgumentError
 
-__all__ = ["ContentForms", "checked_messages", "fit_content", "plain_copy"]
+__all__ = [
+    "ArgumentForms",
+    "ContentForms",
+    "checked_messages",
+    "fit_arguments",
+    "fit_content",
+    "has_arguments",
+    "plain_copy",
+]
 
 MAX_DEPTH = 100
 
@@ -22,6 +31,14 @@ class ContentForms:
     tests_none: bool
     """It looks whether content is none, so that none must reach it."""
     knows_developer: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgumentForms:
+    """Which forms of a tool call's ``arguments`` a template prints; none if it prints no calls."""
+
+    text: bool
+    mapping: bool
 
 
 def plain_copy(value: object, where: str, depth: int = 0) -> Any:
@@ -122,3 +139,50 @@ def fit_content(messages: Sequence[dict[str, Any]], forms: ContentForms) -> list
             message["content"] = [{"type": "text", "text": content}]
         fitted.append(message)
     return fitted
+
+
+def has_arguments(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a message has a tool call, so that the form of its arguments matters."""
+    return any(_functions(message) for message in messages)
+
+
+def fit_arguments(messages: Sequence[Mapping[str, Any]], forms: ArgumentForms) -> None:
+    """Puts the arguments of tool calls into a form that the template prints, in place.
+
+    Raises:
+        InvalidArgumentError: Arguments given as a text are no JSON object, and the template takes objects only.
+    """
+    for index, message in enumerate(messages):
+        for call, function in _functions(message):
+            where = f"messages[{index}].tool_calls[{call}].function.arguments"
+            arguments = function.get("arguments")
+            if isinstance(arguments, str) and forms.mapping and not forms.text:
+                function["arguments"] = _parsed(arguments, where)
+            elif isinstance(arguments, dict) and forms.text and not forms.mapping:
+                function["arguments"] = json.dumps(arguments, ensure_ascii=False)
+
+
+def _functions(message: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    """The parts of a message's tool calls that hold name and arguments, with the call's index."""
+    calls = message.get("tool_calls")
+    found = []
+    for index, call in enumerate(calls if isinstance(calls, list) else ()):
+        function = call.get("function", call) if isinstance(call, dict) else None
+        if isinstance(function, dict) and "arguments" in function:
+            found.append((index, function))
+    return found
+
+
+def _parsed(arguments: str, where: str) -> dict[str, Any]:
+    if not arguments.strip():
+        return {}
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgumentError(
+            f"{where} is {arguments!r:.80}, which is no JSON ({error}); this model's chat template takes the arguments "
+            "as an object"
+        ) from error
+    if not isinstance(value, dict):
+        raise InvalidArgumentError(f"{where} is {arguments!r:.80}; allowed: a JSON object as text, or an object")
+    return value

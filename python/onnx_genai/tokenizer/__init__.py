@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from onnx_genai.tokenizer.fim import FimMarks, find_fim_marks
+from onnx_genai.tokenizer.stream import TokenStream
 from onnx_genai.tokenizer.table import TokenKind, TokenTableData
 from onnx_genai.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["TokenKind", "TokenTableData", "Tokenizer"]
+__all__ = ["FimMarks", "TokenKind", "TokenStream", "TokenTableData", "Tokenizer", "find_fim_marks"]

@@ -6,11 +6,13 @@ import json
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tokenizers
 
 from onnx_genai.errors import InvalidArgumentError, NotFoundError, PackageError
+from onnx_genai.tokenizer.plain import PlainEncoder
+from onnx_genai.tokenizer.stream import TokenStream
 from onnx_genai.tokenizer.table import TokenTableData, build_table
 
 __all__ = ["Tokenizer"]
@@ -72,7 +74,11 @@ class Tokenizer:
         vocab = self._tokenizer.get_vocab(with_added_tokens=True)
         self._vocab_size = max(vocab.values(), default=-1) + 1
         added = self._tokenizer.get_added_tokens_decoder()
-        self._special = {token.content: token_id for token_id, token in sorted(added.items()) if token.special}
+        self._added = {token.content: token_id for token_id, token in sorted(added.items())}
+        self._special = {text: token_id for text, token_id in self._added.items() if added[token_id].special}
+        self._before, self._after = _surroundings(self._tokenizer)
+        self._plain: PlainEncoder | None = None
+        self._cached_table: TokenTableData | None = None
         self._config = dict(config or {})
         self._bos_id = self._configured("bos_token")
         self._eos_id = self._configured("eos_token")
@@ -124,6 +130,11 @@ class Tokenizer:
         """Text to id of the special tokens, in id order."""
         return dict(self._special)
 
+    @property
+    def added_tokens(self) -> Mapping[str, int]:
+        """All tokens beside the model's own, special or not, by their texts."""
+        return self._added
+
     def eos_candidates(self) -> tuple[int, ...]:
         """Ids that end an answer as far as the tokenizer can tell: the configured ``eos_token`` first, then special
         tokens whose text is a well-known end mark, in id order. Not a replacement for the ids that a package states.
@@ -134,19 +145,33 @@ class Tokenizer:
         first = [] if self.eos_id is None else [self.eos_id]
         return tuple(dict.fromkeys(first + found))
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode(
+        self,
+        text: str,
+        add_special_tokens: bool = True,
+        *,
+        special_tokens: Literal["parse", "text"] = "parse",
+        plain: Sequence[tuple[int, int]] = (),
+    ) -> list[int]:
         """Token ids of ``text``.
 
         Args:
-            text: Any text without lone surrogates. Texts of special tokens in it become those tokens.
-            add_special_tokens: Add what the tokenizer puts around a text (often BOS). A BOS that the text already
-                begins with is not doubled. Chat templates usually write BOS themselves: pass False for their output.
+            text: Any text without lone surrogates.
+            add_special_tokens: Add what the tokenizer puts around a text (often BOS). What it puts in front is not
+                doubled when the text already begins with it. Chat templates usually write BOS themselves: pass False
+                for their output.
+            special_tokens: ``parse``: texts of special tokens become those tokens. ``text``: they stay plain text, so
+                that no text can hold a special token.
+            plain: With ``parse``, spans ``[start, end)`` in characters: a control string that touches one stays plain
+                text. :meth:`onnx_genai.template.ChatTemplate.render_guarded` gives the spans of user text.
 
         Raises:
-            InvalidArgumentError: ``text`` is no string or has a lone surrogate.
+            InvalidArgumentError: ``text`` is no string or has a lone surrogate, or ``special_tokens`` is another word.
         """
         if not isinstance(text, str):
             raise InvalidArgumentError(f"text is a {type(text).__name__}; allowed: a string")
+        if special_tokens not in ("parse", "text"):
+            raise InvalidArgumentError(f"special_tokens is {special_tokens!r}; allowed: 'parse' or 'text'")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -154,10 +179,41 @@ class Tokenizer:
                 f"text has the lone surrogate {text[error.start]!a} at character {error.start}; allowed: text that "
                 "UTF-8 can hold; remove it or replace it by U+FFFD"
             ) from error
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
-        if add_special_tokens and self._bos_id is not None and ids[:2] == [self._bos_id, self._bos_id]:
-            del ids[0]
-        return ids
+        if special_tokens == "text":
+            plain = ((0, len(text)),)
+        ids: list[int]
+        if plain:
+            ids = self._plain_encoder().encode(text, plain)
+        else:
+            ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        if not add_special_tokens:
+            return ids
+        if ids[: len(self._before)] == self._before:
+            return [*ids, *self._after]
+        return [*self._before, *ids, *self._after]
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """The bytes that a token stands for inside a text, such as ``b" the"``; also those of special tokens.
+
+        Bytes of a token need not be UTF-8, because vocabularies cut characters. Joined over the tokens of an answer
+        they are its bytes, but for a space that some tokenizers drop at the start of a text.
+
+        Returns:
+            None for ids that do not exist.
+        """
+        table = self._table()
+        if not 0 <= token_id < len(table.bytes) or self.id_to_token(token_id) is None:
+            return None
+        return table.bytes[token_id]
+
+    def token_text(self, token_id: int) -> str | None:
+        """:meth:`token_bytes` as text, with U+FFFD for what is no UTF-8."""
+        data = self.token_bytes(token_id)
+        return None if data is None else data.decode("utf-8", errors="replace")
+
+    def stream(self, *, skip_special_tokens: bool = True) -> TokenStream:
+        """A new text that is made token by token."""
+        return TokenStream(self._table(), skip_special_tokens=skip_special_tokens)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Text of ``ids`` decoded together.
@@ -216,6 +272,17 @@ class Tokenizer:
         """
         return tuple(dict.fromkeys(self._special[stop] for stop in stops if stop in self._special))
 
+    def _plain_encoder(self) -> PlainEncoder:
+        # Making it twice in a race does no harm.
+        if self._plain is None:
+            self._plain = PlainEncoder(self._tokenizer, self._special)
+        return self._plain
+
+    def _table(self) -> TokenTableData:
+        if self._cached_table is None:
+            self._cached_table = self.token_table()
+        return self._cached_table
+
     def token_table(self) -> TokenTableData:
         """The text of every token, for the C++ detokenizer. Made anew at each call: O(vocabulary)."""
         tokens = [self.id_to_token(token_id) for token_id in range(self._vocab_size)]
@@ -237,6 +304,16 @@ class Tokenizer:
         if isinstance(value, Mapping):
             value = value.get("content")
         return self.token_to_id(value) if isinstance(value, str) else None
+
+
+def _surroundings(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+    """The ids that the post-processor puts before and after a text."""
+    if tokenizer.post_processor is None:
+        return [], []
+    inner = tokenizer.encode("a", add_special_tokens=False).ids
+    whole = tokenizer.encode("a", add_special_tokens=True)
+    before = next((index for index, mask in enumerate(whole.special_tokens_mask) if not mask), len(whole.ids))
+    return list(whole.ids[:before]), list(whole.ids[before + len(inner) :])
 
 
 def _read(path: Path) -> bytes:

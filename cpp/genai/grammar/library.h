@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+
+namespace llg_abi {
+struct Functions;
+}  // namespace llg_abi
+
+namespace genai::grammar {
+
+/// A loaded llguidance library. One object for each file, kept until the process ends. Thread-safe.
+class Library {
+ public:
+  /// Opens the extension module of the llguidance wheel at `path` (absolute). The process must be a Python process,
+  /// whose symbols the module needs. Throws kInvalidArgument (path not absolute), kNotFound (no such file),
+  /// kUnsupported (it does not export the C interface, or not the expected one).
+  static const Library& load(const std::string& path);
+
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  const llg_abi::Functions& functions() const { return *functions_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit Library(const std::string& path);
+  std::string path_;
+  const llg_abi::Functions* functions_ = nullptr;  ///< kept until the process ends
+};
+
+}  // namespace genai::grammar

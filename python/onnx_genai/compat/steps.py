@@ -1,0 +1,208 @@
+"""Requests to the engine on behalf of a generator: :class:`Steps`."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import secrets
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from onnx_genai.compat.guidance import Guidance, constrained
+from onnx_genai.compat.hooks import Capture, Replace
+from onnx_genai.compat.model import Model
+from onnx_genai.compat.rows import Rows
+from onnx_genai.compat.search import SearchOptions
+from onnx_genai.engine import Generation
+from onnx_genai.errors import InternalError, InvalidArgumentError, UnsupportedError
+from onnx_genai.types import Result, SamplingParams
+
+__all__ = ["Steps"]
+
+_WINDOWS = (1, 64)
+"""Tokens of the first window, and of the longest."""
+_WINDOWS_WITHOUT_SHARING = (32, 512)
+"""Where each window computes the whole context anew."""
+
+
+class Steps:
+    """Next tokens, logits and beams of rows. One thread at a time.
+
+    Tokens are asked for in windows that double: the engine computes a window while the caller looks at the token
+    before, and what is computed beyond the last token that the caller takes is at most as much again, or the first
+    window.
+
+    Args:
+        model: What computes.
+        options: How tokens are chosen.
+        ends: Ids that end a row.
+        guidance: What rows are constrained to. A window then reaches to the end: a grammar begins with its request.
+    """
+
+    def __init__(
+        self, model: Model, options: SearchOptions, ends: frozenset[int], guidance: Guidance | None = None
+    ) -> None:
+        self._engine = model.engine
+        self._options = options
+        self._ends = ends
+        self._guidance = guidance
+        self._seed = secrets.randbits(63) if options.random_seed < 0 else options.random_seed
+        shares = bool(self._engine.info().get("shares_blocks"))
+        self._first_window, self._longest_window = _WINDOWS if shares else _WINDOWS_WITHOUT_SHARING
+        self._window = self._first_window
+        self._running: list[_Row | None] = []
+
+    def next_tokens(self, rows: Rows) -> list[int | None]:
+        """The next token of each row; None for rows that have ended. After an error the rows can be tried again."""
+        try:
+            if all(row is None or row.empty for row in self._running):
+                self._start(rows)
+            return [
+                None if running is None or rows.has_ended(row) else running.take()
+                for row, running in enumerate(self._running)
+            ]
+        except BaseException:  # also Ctrl-C: some rows would be a token ahead
+            self.forget()
+            raise
+
+    def forget(self) -> None:
+        """Ends what runs: the rows are about to change otherwise than by the tokens that were taken."""
+        for row in self._running:
+            if row is not None:
+                row.close()
+        self._running = []
+        self._window = self._first_window
+
+    def logits(self, contexts: Sequence[Sequence[int]]) -> list[npt.NDArray[np.float32]]:
+        """The model's own logits after each context: float32 ``[vocab]`` each."""
+        hooks = [Capture() for _ in contexts]
+        self._finish([(context, _capturing(hook)) for context, hook in zip(contexts, hooks, strict=True)])
+        found = [hook.logits for hook in hooks if hook.logits is not None]
+        if len(found) != len(hooks):
+            raise InternalError("a step ended without logits")
+        return found
+
+    def choose(self, rows: Rows, logits: npt.NDArray[np.float32]) -> list[int | None]:
+        """The next token of each row if the model's logits were ``logits``: float32 ``[rows, vocab]``."""
+        if self._guidance is not None:
+            raise UnsupportedError("set_logits with set_guidance is not available; use one of them")
+        live = [row for row in range(rows.count) if not rows.has_ended(row)]
+        tokens: list[int | None] = [None] * rows.count
+        requests = []
+        for row in live:
+            hook = Replace(logits[row], self._options, rows.width, self._ends)
+            if not self._options.draws:
+                tokens[row] = _most_likely(hook.row(np.asarray(rows.real(row), dtype=np.int32)), row)
+                continue
+            params = self._options.params(total=rows.width, new=1, seed=self._seed_of(row, rows.width))
+            params = dataclasses.replace(
+                params,
+                min_new_tokens=0,
+                repetition_penalty=1.0,
+                no_repeat_ngram_size=0,
+                ignore_eos=True,
+                logits_processors=(hook,),
+            )
+            requests.append((rows.real(row), params))
+        if not requests:
+            return tokens
+        for row, result in zip(live, self._finish(requests), strict=True):
+            tokens[row] = result.token_ids[0]
+        return tokens
+
+    def beams(self, rows: Rows) -> list[list[list[int]]]:
+        """For each row its best beams, best first: the generated ids without the end token."""
+        new = self._options.max_length - rows.width
+        params = self._options.params(total=rows.width, new=new, seed=0)
+        results = self._finish([(rows.real(row), params) for row in range(rows.count)])
+        return [[self._without_end(choice.token_ids) for choice in result.choices] for result in results]
+
+    def _start(self, rows: Rows) -> None:
+        rest = self._options.max_length - rows.width
+        new = rest if self._guidance is not None else min(self._window, rest)
+        self._window = min(self._window * 2, self._longest_window)
+        self._running = [None] * rows.count
+        for row in range(rows.count):
+            if rows.has_ended(row):
+                continue
+            params = self._options.params(total=rows.width, new=new, seed=self._seed_of(row, rows.width))
+            if self._guidance is None:
+                self._running[row] = _Row(self._engine.submit(rows.real(row), params))
+                continue
+            generation = self._engine.submit(rows.real(row), params, constrained(self._guidance))
+            # A grammar may end a row where the model wrote no end.
+            self._running[row] = _Row(generation, end=min(self._ends, default=None))
+
+    def _finish(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[Result]:
+        """Runs requests together."""
+        started: list[Generation] = []
+        try:
+            for ids, params in requests:
+                started.append(self._engine.submit(ids, params))
+            return [generation.result() for generation in started]
+        finally:
+            for generation in started:
+                generation.close()
+
+    def _seed_of(self, row: int, width: int) -> int:
+        """Another one for each row and place, so that no two draws use the same random number."""
+        text = f"{self._seed} {row} {width}".encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+    def _without_end(self, ids: Sequence[int]) -> list[int]:
+        return list(ids[:-1]) if ids and ids[-1] in self._ends else list(ids)
+
+
+class _Row:
+    """A window of one row that runs in the engine."""
+
+    def __init__(self, generation: Generation, *, end: int | None = None) -> None:
+        """``end`` is the token to give when the generation is over; None makes that an error."""
+        self._generation = generation
+        self._end = end
+        self._chunks = iter(generation)
+        self._tokens: deque[int] = deque()
+
+    @property
+    def empty(self) -> bool:
+        """No token is left, nor will come."""
+        return not self._tokens and self._generation.done and self._end is None
+
+    def take(self) -> int:
+        """The next token; waits for it."""
+        while not self._tokens:
+            chunk = next(self._chunks, None)
+            if chunk is None and self._end is not None:
+                return self._end
+            if chunk is None:
+                raise InternalError("a step ended without a token")
+            self._tokens.extend(chunk.token_ids)
+        return self._tokens.popleft()
+
+    def close(self) -> None:
+        self._generation.close()
+
+
+def _most_likely(logits: npt.NDArray[np.float32], row: int) -> int:
+    """The id with the highest logit, of equal ones the lowest."""
+    if np.isnan(logits).any() or not np.isfinite(logits.max()):
+        raise InvalidArgumentError(f"the logits that were set for row {row} have NaN or inf, or forbid every token")
+    return int(logits.argmax())
+
+
+def _capturing(hook: Capture) -> SamplingParams:
+    """A request for one step that nothing but the model decides."""
+    return SamplingParams(
+        max_new_tokens=1,
+        temperature=0.0,
+        top_k=0,
+        top_p=1.0,
+        min_p=0.0,
+        repetition_penalty=1.0,
+        no_repeat_ngram_size=0,
+        ignore_eos=True,
+        logits_processors=(hook,),
+    )

@@ -1,0 +1,232 @@
+"""Formats that write calls as code: pythonic lists, the Python tag, Gemma's fences and function marks, bare JSON."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+
+from onnx_genai.tools.calls import Call, Region, ToolSchemas, arguments_text, calls_from_json, json_end, skip_space
+
+__all__ = ["FunctionGemma", "GemmaCode", "LlamaJson", "Pythonic"]
+
+_MAX_CODE = 1 << 20
+_NAMES = {"true": True, "false": False, "null": None}
+"""Words of JSON that models write in Python calls."""
+
+
+class Pythonic:
+    """``[f(a=1), g(b="x")]`` as the whole answer (Llama 3.2 and 4, and others), of tools that exist only."""
+
+    name = "pythonic"
+    openers: tuple[str, ...] = ()
+    at_start: tuple[str, ...] = ("[",)
+    marks: tuple[str, ...] = ()
+
+    def parse(self, text: str, tools: ToolSchemas, *, at_end: bool) -> Region | None:
+        end = code_end(text, 0)
+        if end is None:
+            return Region(len(text)) if at_end else None
+        calls = python_calls(text[:end])
+        return Region(end, calls if all(call.name in tools for call in calls) else ())
+
+
+class LlamaJson:
+    """``{"name": ..., "parameters": {...}}`` as the whole answer, ``;`` between several, or after ``<|python_tag|>``.
+
+    Behind the tag may also stand the call of a built-in tool, ``name.call(query="...")``. Without the tag only names of
+    tools that exist are calls, because an answer may be JSON as well.
+    """
+
+    name = "llama3_json"
+    openers = ("<|python_tag|>",)
+    marks = openers
+    at_start: tuple[str, ...] = ("{",)
+
+    def parse(self, text: str, tools: ToolSchemas, *, at_end: bool) -> Region | None:
+        tagged = text.startswith(self.openers[0])
+        start = skip_space(text, len(self.openers[0])) if tagged else 0
+        if start == len(text):
+            return Region(len(text)) if at_end else None
+        if text[start] != "{":
+            return self._builtin(text, start, at_end=at_end)
+        end = json_end(text, start)
+        if end is None:
+            return Region(len(text)) if at_end else None
+        calls = calls_from_json(text[start:end], argument_keys=("arguments", "parameters"))
+        if not tagged and not all(call.name in tools for call in calls):
+            calls = ()
+        if not calls:
+            return Region(end)
+        # A semicolon belongs to the call when another one follows.
+        after = skip_space(text, end)
+        if after == len(text) and not at_end:
+            return None
+        if after < len(text) and text[after] == ";":
+            following = skip_space(text, after + 1)
+            if following == len(text):
+                return Region(following, calls) if at_end else None
+            if text[following] == "{":
+                rest = self.parse(text[following:], tools, at_end=at_end)
+                if rest is None:
+                    return None
+                if rest.calls:
+                    return Region(following + rest.length, (*calls, *rest.calls))
+        return Region(end, calls)
+
+    @staticmethod
+    def _builtin(text: str, start: int, *, at_end: bool) -> Region | None:
+        opened = text.find("(", start)
+        end = None if opened < 0 else code_end(text, opened)
+        if end is None:
+            return Region(len(text)) if at_end else None
+        calls = python_calls(text[start:end])
+        named = tuple(Call(call.name.removesuffix(".call"), call.arguments) for call in calls)
+        return Region(end, named)
+
+
+class GemmaCode:
+    """Gemma's ```` ```tool_code ```` fence with one call a line, perhaps inside ``print()``."""
+
+    name = "gemma"
+    openers = ("```tool_code",)
+    marks = openers
+    at_start: tuple[str, ...] = ()
+    _closer = "\n```"
+
+    def parse(self, text: str, tools: ToolSchemas, *, at_end: bool) -> Region | None:
+        start = len(self.openers[0])
+        end = text.find(self._closer, start)
+        if end < 0:
+            return Region(len(text)) if at_end else None
+        return Region(end + len(self._closer), python_calls(text[start:end].strip()))
+
+
+class FunctionGemma:
+    """``<start_function_call>call:name{key:<escape>text<escape>,other:1}<end_function_call>``."""
+
+    name = "function_gemma"
+    openers = ("<start_function_call>",)
+    marks = ("<start_function_call>", "<end_function_call>", "<escape>")
+    at_start: tuple[str, ...] = ()
+    _closer = "<end_function_call>"
+    _head = re.compile(r"\s*call:\s*([A-Za-z_][\w.\-]*)\s*\{")
+    _escape = "<escape>"
+
+    def parse(self, text: str, tools: ToolSchemas, *, at_end: bool) -> Region | None:
+        start = len(self.openers[0])
+        end = text.find(self._closer, start)
+        # The closing mark may stand inside an escaped text.
+        while end >= 0 and text.count(self._escape, start, end) % 2:
+            end = text.find(self._closer, end + 1)
+        if end < 0:
+            first = text.find(self._closer, start)
+            return (Region(len(text) if first < 0 else first + len(self._closer))) if at_end else None
+        call = self._call(text[start:end])
+        return Region(end + len(self._closer), () if call is None else (call,))
+
+    def _call(self, body: str) -> Call | None:
+        head = self._head.match(body)
+        if head is None or not body.rstrip().endswith("}"):
+            return None
+        # Escaped texts become JSON strings; then only the keys need quotes.
+        pieces = body[head.end() - 1 :].strip().split(self._escape)
+        if len(pieces) % 2 == 0:
+            return None
+        values: list[str] = []
+        out = []
+        for number, piece in enumerate(pieces):
+            if number % 2:
+                values.append(piece)
+                out.append(f"{len(values) - 1}\x00")
+            else:
+                out.append(re.sub(r"([{,]\s*)([A-Za-z_][\w\-]*)\s*:", r'\1"\2":', piece.replace("\x00", "")))
+        text = re.sub(r"(\d+)\x00", lambda found: json.dumps(values[int(found[1])]), "".join(out))
+        arguments = arguments_text(text)
+        return None if arguments is None else Call(head[1], arguments)
+
+
+def code_end(text: str, start: int) -> int | None:
+    """Index behind the bracket that closes the one at ``start``, past Python strings; None if it is not closed."""
+    depth, quote, position = 0, "", start
+    while position < len(text):
+        char = text[position]
+        if quote:
+            if char == "\\":
+                position += 1
+            elif text.startswith(quote, position):
+                position += len(quote) - 1
+                quote = ""
+        elif char in "\"'":
+            quote = char * 3 if text.startswith(char * 3, position) else char
+            position += len(quote) - 1
+        elif char in "([{":
+            depth += 1
+        elif char in ")]}":
+            depth -= 1
+            if depth <= 0:
+                return position + 1
+        position += 1
+    return None
+
+
+def python_calls(code: str) -> tuple[Call, ...]:
+    """The calls of a list, a call, or one call a line; empty unless all is calls with literal keyword arguments.
+
+    Nothing is run: the code is parsed and only literals are read.
+    """
+    if len(code) > _MAX_CODE or "\0" in code:
+        return ()
+    try:
+        body = ast.parse(code.strip()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+    nodes: list[ast.expr] = []
+    for statement in body:
+        if not isinstance(statement, ast.Expr):
+            return ()
+        value = _without_print(statement.value)
+        nodes.extend(value.elts if isinstance(value, ast.List) else [value])
+    found = [_call(node) for node in nodes]
+    return tuple(call for call in found if call is not None) if all(found) else ()
+
+
+def _without_print(node: ast.expr) -> ast.expr:
+    wraps = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    return node.args[0] if wraps and isinstance(node, ast.Call) and len(node.args) == 1 else node
+
+
+def _call(node: ast.expr) -> Call | None:
+    if not isinstance(node, ast.Call) or node.args or any(keyword.arg is None for keyword in node.keywords):
+        return None
+    name = ast.unparse(node.func)
+    if not re.fullmatch(r"[A-Za-z_][\w.]*", name):
+        return None
+    try:
+        values = {keyword.arg: _literal(keyword.value) for keyword in node.keywords}
+    except (ValueError, RecursionError):
+        return None
+    arguments = arguments_text(values) if _is_json(values) else None
+    return None if arguments is None else Call(name, arguments)
+
+
+def _literal(node: ast.expr) -> object:
+    if isinstance(node, ast.Name) and node.id in _NAMES:
+        return _NAMES[node.id]
+    if isinstance(node, ast.List):
+        return [_literal(item) for item in node.elts]
+    if isinstance(node, ast.Dict) and all(key is not None for key in node.keys):
+        pairs = zip(node.keys, node.values, strict=True)
+        return {ast.literal_eval(key): _literal(value) for key, value in pairs if key is not None}
+    value: object = ast.literal_eval(node)
+    return value
+
+
+def _is_json(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(_is_json(item) for item in value)
+    if isinstance(value, float):
+        return value == value and abs(value) != float("inf")
+    return value is None or isinstance(value, (bool, int, str))

@@ -1,0 +1,214 @@
+"""Grammars from what people give: each allows what it should and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel
+
+from onnx_genai import grammar
+from onnx_genai.errors import BackendError, InvalidArgumentError
+from tests.grammar.walk import accepts, allowed, object_schema, vocabulary, walk
+
+pytestmark = pytest.mark.boundary
+
+
+class City(BaseModel):
+    name: str
+    population: int
+    tags: list[str] = []
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    y: float
+
+
+SCHEMAS = [
+    {"type": "object"},
+    {},
+    object_schema(name={"type": "string", "maxLength": 5}, age={"type": "integer", "minimum": 0, "maximum": 9}),
+    {"enum": ["a", 1, None, {"b": [True]}]},
+    {"const": "é\n\"\\"},
+    {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3.0},
+    {"anyOf": [{"type": "boolean"}, object_schema(x={"type": "null"})]},
+    {"$ref": "#/$defs/tree", "$defs": {"tree": {"type": "object", "properties": {
+        "left": {"$ref": "#/$defs/tree"}}, "additionalProperties": False}}},
+    {"type": "string", "pattern": "^[a-c]{2,4}$", "maxLength": 3},
+    {"type": "number", "multipleOf": 0.5, "exclusiveMaximum": 3},
+    {"type": "string", "format": "date"},
+    {"allOf": [{"type": "object", "properties": {"a": {"type": "string"}}}, {"required": ["a"]}]},
+    object_schema(**{"": {"type": "boolean"}, "with space": {"type": ["string", "null"]}}),
+    {"type": "array", "prefixItems": [{"type": "boolean"}, {"type": "integer"}], "items": False, "minItems": 2},
+    City.model_json_schema(),
+    grammar.schema_of(Point),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: json.dumps(schema)[:40])
+def test_random_walks_validate(schema: dict[str, object]) -> None:
+    ended = 0
+    for seed in range(12):
+        text = walk(grammar.json_schema(schema), seed)
+        if text is None:
+            continue
+        ended += 1
+        Draft202012Validator(schema).validate(json.loads(text))
+    assert ended >= 6
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "strng"}, "strng"),
+        ({"type": 3}, "type"),
+        ({"type": "array", "contains": {}, "uniqueItems": True}, 'contains", "uniqueItems'),
+        ({"not": {"type": "string"}}, "not"),
+        ({"if": {}, "then": {}}, "then|if"),
+        ({"type": "object", "propertyNames": {"pattern": "a"}}, "propertyNames"),
+        ({"type": "string", "pattern": "("}, "regex"),
+        ({"$ref": "http://example.com/x.json"}, "example.com"),
+        ({"$ref": "#/$defs/none"}, "none"),
+        (False, "False"),
+        (["a"], "object"),
+        ("{", "no JSON"),
+        ({"type": "string", "format": "no-such"}, "no-such"),
+    ],
+)
+def test_what_cannot_be_enforced_is_refused_by_name(schema: object, text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=text):
+        vocabulary()[1].compile(grammar.json_schema(schema))  # type: ignore[arg-type]
+
+
+def test_white_space_is_bounded() -> None:
+    _, compiler, texts = vocabulary()
+    matcher = compiler.compile(grammar.json_object()).matcher()
+    space = texts.index(b" ")
+    matcher.accept([texts.index(b"{")])
+    count = 0
+    while space in allowed(matcher):
+        matcher.accept([space])
+        count += 1
+        assert count < 100
+    assert count == 24
+
+
+def test_regex_choice_and_lark() -> None:
+    assert accepts(grammar.regex(r"a/[0-9]{2}"), "a/12")
+    assert not accepts(grammar.regex(r"a/[0-9]{2}"), "a/1")
+    options = grammar.choice(["yes", "no", 'say "é"\n'])
+    assert all(accepts(options, text) for text in ("yes", "no", 'say "é"\n'))
+    assert not accepts(options, "y")
+    assert accepts(grammar.lark('start: "x"+ "y"'), "xxy")
+    for wrong in (lambda: grammar.choice([]), lambda: grammar.choice("yes"), lambda: grammar.choice([""]),
+                  lambda: grammar.regex(""), lambda: grammar.lark("a\0")):  # fmt: skip
+        with pytest.raises(InvalidArgumentError):
+            wrong()
+    for spec in (grammar.regex("(a"), grammar.lark("start: nothing"), grammar.regex("(?=a)b")):
+        with pytest.raises(InvalidArgumentError, match="refused"):
+            vocabulary()[1].compile(spec)
+
+
+def test_structural_tags() -> None:
+    spec = grammar.structural_tags(
+        [{"begin": "<f=a>", "schema": object_schema(x={"type": "integer"}), "end": "</f>"}], ["<f="]
+    )
+    assert accepts(spec, "free text")
+    assert accepts(spec, 'so <f=a>{"x": 1}</f> and <f=a>{"x":2}</f> done')
+    assert not accepts(spec, "so <f=b>")
+    assert not accepts(spec, 'so <f=a>{"y": 1}</f>')
+    with pytest.raises(InvalidArgumentError, match="no trigger"):
+        grammar.structural_tags([{"begin": "<g>"}], ["<f="])
+
+
+def test_types_become_schemas_and_objects() -> None:
+    assert grammar.parse_as(City, '{"name": "Bern", "population": 3}') == City(name="Bern", population=3)
+    assert grammar.parse_as(Point, '{"x": 1, "y": 2}') == Point(1.0, 2.0)
+    assert grammar.parse_as({"type": "object"}, '{"a": 1}') == {"a": 1}
+    assert grammar.schema_of('{"type": "null"}') == {"type": "null"}
+    with pytest.raises(InvalidArgumentError, match="allowed"):
+        grammar.schema_of(3)
+    with pytest.raises(ValueError, match=r"JSON|line"):
+        grammar.parse_as({"type": "object"}, '{"a": ')
+
+
+def test_rollback_and_end() -> None:
+    tokenizer, compiler, texts = vocabulary()
+    matcher = compiler.compile(grammar.regex("ab?")).matcher()
+    a, b = texts.index(b"a"), texts.index(b"b")
+    matcher.accept([a])
+    assert matcher.can_end
+    assert not matcher.must_end
+    assert allowed(matcher) == sorted([b, tokenizer.special_tokens["</s>"]])
+    matcher.accept([b])
+    assert matcher.must_end
+    matcher.rollback(1)
+    assert not matcher.must_end
+    assert b in allowed(matcher)
+
+
+def test_the_cache_is_bounded() -> None:
+    compiler = vocabulary()[1]
+    for number in range(300):
+        compiler.compile(grammar.regex(f"x{number}"))
+    assert compiler.num_cached == 256
+    assert compiler.compile(grammar.regex("x299")) is not None
+
+
+def test_a_hostile_grammar_ends_in_an_error() -> None:
+    matcher = vocabulary()[1].compile(grammar.regex("((a{1,30000}){1,30000}b){1,30000}")).matcher()
+    with contextlib.suppress(BackendError):  # "too complex", or it gets along
+        matcher.bitmask()
+    with pytest.raises(InvalidArgumentError, match="allowed"):
+        vocabulary()[1].compile(grammar.regex("a" * (5 << 20)))
+
+
+class Open(BaseModel, extra="allow"):
+    inner: City
+
+
+def test_objects_of_a_type_are_closed_unless_it_says_otherwise() -> None:
+    schema = grammar.schema_of(Open)
+
+    assert isinstance(schema, dict)
+    assert schema["additionalProperties"] is True
+    assert schema["$defs"]["City"]["additionalProperties"] is False
+    assert grammar.schema_of(Point)["additionalProperties"] is False  # type: ignore[index]
+    assert grammar.schema_of(dict[str, int])["additionalProperties"] == {"type": "integer"}  # type: ignore[index]
+    assert grammar.schema_of(int | None) == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+    given = {"type": "object", "properties": {"a": {}}}
+    assert grammar.schema_of(given) == given
+
+
+def test_property_may_have_the_name_of_a_keyword() -> None:
+    @dataclasses.dataclass
+    class Odd:
+        properties: int
+        default: Point
+        format: str
+
+    schema = grammar.schema_of(Odd)
+
+    text = '{"properties": 1, "default": {"x": 0, "y": 1}, "format": "binary"}'
+    assert accepts(grammar.json_schema(schema), text)
+    assert not accepts(grammar.json_schema(schema), text[:-1] + ', "z": 1}')
+
+
+def test_formats_that_say_nothing_about_the_text_are_allowed() -> None:
+    schema = {"type": "string", "format": "binary", "maxLength": 3}
+
+    assert accepts(grammar.json_schema(schema), '"ab"')
+    assert not accepts(grammar.json_schema(schema), '"abcd"')
+
+
+def test_type_without_a_schema_is_refused() -> None:
+    class Odd:
+        pass
+
+    with pytest.raises(InvalidArgumentError, match="Odd"):
+        grammar.schema_of(Odd)

@@ -1,0 +1,122 @@
+"""Tool calls as grammars: what a random model writes under them is parsed back into calls that fit their schema."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from onnx_genai import grammar
+from onnx_genai.errors import InvalidArgumentError
+from onnx_genai.grammar.tool_calls import SYNTAX
+from onnx_genai.tools import FORMATS, parse_tool_calls
+from tests.grammar.walk import accepts, special_tokens, walk
+
+pytestmark = pytest.mark.boundary
+
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 6}, "days": {"type": "integer"}, "dry": {"type": "boolean"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}},
+    {"type": "function", "function": {"name": "now"}},
+]
+SCHEMAS = {"get_weather": WEATHER, "now": {"type": "object", "maxProperties": 0}}
+
+
+@pytest.mark.parametrize("form", sorted(SYNTAX))
+@pytest.mark.parametrize("parallel", [True, False])
+def test_required_calls_fit_their_schema(form: str, parallel: bool) -> None:
+    spec = grammar.tool_call_grammar(form, TOOLS, parallel=parallel)
+    assert spec is not None
+    ended = 0
+    for seed in range(10):
+        text = walk(spec, seed)
+        if text is None:
+            continue
+        ended += 1
+        content, calls = parse_tool_calls(text, FORMATS[form], TOOLS)
+        assert calls, text
+        assert content == "", text
+        assert parallel or len(calls) == 1
+        for call in calls:
+            Draft202012Validator(SCHEMAS[call.name]).validate(json.loads(call.arguments))
+    assert ended >= 3
+
+
+@pytest.mark.parametrize("form", sorted(SYNTAX))
+def test_a_named_tool_is_the_only_one(form: str) -> None:
+    spec = grammar.tool_call_grammar(form, TOOLS, only="now", parallel=False)
+    assert spec is not None
+    texts = {walk(spec, seed) for seed in range(4)}
+    for text in texts - {None}:
+        _, calls = parse_tool_calls(str(text), FORMATS[form], TOOLS)
+        assert [(call.name, call.arguments) for call in calls] == [("now", "{}")]
+
+
+@pytest.mark.parametrize("form", sorted(name for name, syntax in SYNTAX.items() if syntax.trigger))
+def test_free_text_may_come_but_a_begun_call_must_be_right(form: str) -> None:
+    spec = grammar.tool_call_grammar(form, TOOLS, mode="auto")
+    assert spec is not None
+    assert accepts(spec, "It rains. {a}")
+    call = grammar.tool_call_grammar(form, TOOLS, only="now", parallel=False)
+    assert call is not None
+    written = next(text for text in (walk(call, seed) for seed in range(9)) if text)
+    assert accepts(spec, f"Well: {written}")
+    assert accepts(spec, f"{written} and more")
+    assert not accepts(spec, f"Well: {SYNTAX[form].trigger}\x01")
+
+
+def test_marks_that_are_special_tokens() -> None:
+    special = special_tokens()
+    spec = grammar.after_reasoning(
+        grammar.json_schema({"type": "boolean"}), start="<s>", end="<|im_end|>", inside=False, special=special
+    )
+    assert accepts(spec, "true")
+    assert accepts(spec, "<s>hm</ <|im_end|>\n\nfalse")
+    assert not accepts(spec, "<s>hm true")
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize(
+    "spec",
+    [grammar.json_schema({"type": "boolean"}), grammar.regex("true|false"), grammar.choice(["true", "false"])],
+    ids=["schema", "regex", "choice"],
+)
+def test_the_grammar_begins_behind_the_reasoning(spec: grammar.GrammarSpec, inside: bool) -> None:
+    whole = grammar.after_reasoning(spec, start="<think>", end="</think>", inside=inside)
+    assert accepts(whole, ("" if inside else "<think>") + "is it {true}?</think>\n\nfalse")
+    assert accepts(whole, "true") is not inside
+    assert not accepts(whole, ("" if inside else "<think>") + "hm</think>maybe")
+
+
+def test_a_lark_grammar_cannot_follow_reasoning() -> None:
+    with pytest.raises(InvalidArgumentError, match="Lark"):
+        grammar.after_reasoning(grammar.lark('?start: "a"'), start="<a>", end="</a>", inside=True)
+
+
+def test_wrong_tools_are_refused() -> None:
+    for tools, only, match in (
+        ([], None, "no tool"),
+        (TOOLS, "rm", "names 'rm'"),
+        ([{"type": "function", "function": {}}], None, "name"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=match):
+            grammar.tool_call_grammar("hermes", tools, only=only)
+    with pytest.raises(InvalidArgumentError, match="cannot be enforced"):
+        grammar.tool_call_grammar("function_gemma", TOOLS)
+    assert grammar.tool_call_grammar("pythonic", TOOLS, mode="auto") is None
+
+
+def test_parallel_calls_have_a_bound() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    spec = grammar.tool_call_grammar("hermes", tools)
+    assert spec is not None
+
+    assert accepts(spec, "\n".join([call] * 16))
+    assert not accepts(spec, "\n".join([call] * 17))
