@@ -14,6 +14,7 @@ from onnx_genai.cli.generate import generate
 from onnx_genai.cli.import_ import import_
 from onnx_genai.cli.list import list_
 from onnx_genai.cli.pull import pull
+from onnx_genai.cli.serve import serve
 from onnx_genai.cli.show import show
 from onnx_genai.cli.version import package_version, version
 
@@ -26,6 +27,7 @@ EXIT_INTERRUPTED = 130
 
 COMMANDS: dict[str, click.Command] = {
     "generate": generate,
+    "serve": serve,
     "show": show,
     "list": list_,
     "pull": pull,

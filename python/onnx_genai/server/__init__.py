@@ -1,0 +1,8 @@
+"""The HTTP server: OpenAI's interface over the engine."""
+
+from __future__ import annotations
+
+from onnx_genai.server.config import Limits, ModelSpec, ServerConfig
+from onnx_genai.server.run import Server, serve
+
+__all__ = ["Limits", "ModelSpec", "Server", "ServerConfig", "serve"]

@@ -1,0 +1,119 @@
+"""What a server is told when it starts: address, keys, limits, models."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+
+from onnx_genai.errors import InvalidArgumentError
+from onnx_genai.pipelines import AsyncLLM
+
+__all__ = ["Limits", "ModelSpec", "ServerConfig", "is_loopback"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds on what one client may ask for. All are above 0; None is no bound."""
+
+    max_body_bytes: int = 20 * 2**20
+    """Body of a request."""
+    max_output_tokens: int | None = None
+    """``max_tokens`` of a request; None is the context window."""
+    max_open_requests: int = 256
+    """Requests that compute or wait; one more is answered 429."""
+    max_choices: int = 32
+    """Answers to one prompt: ``n`` or ``best_of``."""
+    max_prompts: int = 256
+    """Prompts in one request."""
+    max_stop: int = 16
+    """Stop strings, or stop ids."""
+    max_logit_bias: int = 1024
+    """Entries of ``logit_bias``."""
+    max_tools: int = 128
+    """Tools of a request."""
+    max_schema_bytes: int = 256 * 2**10
+    """Tools and response format of a request, each as JSON text."""
+    max_scored_tokens: int = 8192
+    """Tokens of a prompt whose log-probabilities are asked for (``echo`` with ``logprobs``)."""
+    max_sessions: int = 256
+    """Sessions that are kept; the one unused for longest makes room."""
+    request_timeout: float | None = 600.0
+    """Seconds from arrival to the last token."""
+    body_timeout: float = 30.0
+    """Seconds in which the body of a request must arrive."""
+    slow_reader_timeout: float = 60.0
+    """Seconds that a reader of a stream may leave data untaken."""
+    session_ttl: float = 3600.0
+    """Seconds after which an unused session is forgotten."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 2**53:
+                raise InvalidArgumentError(f"{each.name} is {value!r}; allowed: a number above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A model that a server offers."""
+
+    name: str
+    """The id under which clients ask for it; may hold slashes."""
+    load: Callable[[], AsyncLLM]
+    """Opens it; called in a thread of its own."""
+    aliases: tuple[str, ...] = ()
+    """Further names."""
+    eager: bool = True
+    """Load when the server starts, and not at the first request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """How a server listens and whom it serves."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_keys: tuple[str, ...] = ()
+    """Any of them opens every route; none: no key is asked for."""
+    allow_no_key: bool = False
+    """Listen beyond this machine without keys."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names in the Host header besides those of the loopback and ``host``; without keys no other is answered."""
+    cors_origins: tuple[str, ...] = ()
+    """Web pages that may call from a browser; ``*`` is all."""
+    limits: Limits = field(default_factory=Limits)
+    heartbeat: float = 15.0
+    """Seconds of silence in a stream before a comment is sent; 0 sends none."""
+    drain_timeout: float = 30.0
+    """Seconds that running requests get when the server is told to stop."""
+    model_ttl: float | None = None
+    """Seconds after which an unused model is unloaded; None keeps it."""
+    max_loaded_models: int | None = None
+    """Models in memory at once; the one unused for longest makes room."""
+
+    def __post_init__(self) -> None:
+        if any(len(key) < 1 or not key.isascii() or not key.isprintable() or " " in key for key in self.api_keys):
+            raise InvalidArgumentError("an API key is empty or has blanks or characters beyond ASCII; make another")
+        if not is_loopback(self.host) and not self.api_keys and not self.allow_no_key:
+            raise InvalidArgumentError(
+                f"host is {self.host}, which other machines can reach, and there is no API key; set ONNX_GENAI_API_KEY "
+                "or --api-key-file, or allow it with --allow-no-key"
+            )
+        if not 0 <= self.port < 2**16:
+            raise InvalidArgumentError(f"port is {self.port}; allowed: 0..65535, 0 takes a free one")
+        for name in ("heartbeat", "drain_timeout"):
+            if not 0 <= getattr(self, name) < 1e8:
+                raise InvalidArgumentError(f"{name} is {getattr(self, name)}; allowed: seconds, 0 or more")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,135 @@
+"""The requests that are open now: admission, abort, and what ``/slots`` shows. One event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from onnx_genai.errors import AbortedError
+from onnx_genai.server.errors import ApiError, ClientGone, api_error
+
+__all__ = ["LiveRequest", "LiveRequests"]
+
+T = TypeVar("T")
+
+
+class LiveRequest:
+    """One open request; leaving its ``with`` block gives its place back."""
+
+    def __init__(self, owner: LiveRequests, request: Request, route: str) -> None:
+        """Use :meth:`LiveRequests.admit`."""
+        self._owner = owner
+        self._request = request
+        self.id: str = request.scope.get("state", {}).get("request_id", "")
+        self.route = route
+        self.model: str | None = None
+        self.arrived = time.perf_counter()
+        self.first_token: float | None = None
+        self.last_token: float | None = None
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.is_stream = False
+        self.outcome = "abort"
+        """``done``, ``refused`` or ``error`` once that is known."""
+        self.aborted = asyncio.Event()
+        """Set when the server wants the request to end."""
+
+    def __enter__(self) -> LiveRequest:
+        self._owner.open[id(self)] = self
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._owner.open.pop(id(self), None)
+
+    def note_model(self, model: str) -> None:
+        """Says which model answers; for ``/slots`` and the access log."""
+        self.model = model
+        self._facts()["model"] = model
+
+    def note_usage(self, prompt_tokens: int, completion_tokens: int) -> None:
+        """Says how many tokens it took; for the access log."""
+        self.prompt_tokens, self.completion_tokens = prompt_tokens, completion_tokens
+        self._facts().update(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
+
+    def note_failure(self, error: Exception) -> None:
+        """Says why there is no answer; for the metrics."""
+        if not isinstance(error, ClientGone):
+            # What the client did wrong is no answer that failed.
+            self.outcome = "error" if api_error(error).status >= 500 else "refused"
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Awaits ``work`` while watching the client; cancels it when nobody waits for the answer any more.
+
+        Raises:
+            ClientGone: The client hung up.
+            AbortedError: The server is shutting down.
+        """
+        task = asyncio.ensure_future(work)
+        gone = asyncio.ensure_future(wait_for_hang_up(self._request))
+        aborted = asyncio.ensure_future(self.aborted.wait())
+        try:
+            await asyncio.wait({task, gone, aborted}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            if aborted.done():
+                raise AbortedError("the server is shutting down; send the request to another one, or later")
+            raise ClientGone
+        finally:
+            for each in (task, gone, aborted):
+                each.cancel()
+            await asyncio.gather(task, gone, aborted, return_exceptions=True)
+
+    def _facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = self._request.scope["state"].setdefault("log", {})
+        return facts
+
+
+class LiveRequests:
+    """All open requests of a server."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.open: dict[int, LiveRequest] = {}
+        self.is_draining = False
+
+    def admit(self, request: Request, route: str) -> LiveRequest:
+        """A place for a request.
+
+        Raises:
+            ApiError: 429 there is none; 503 the server is shutting down. Both say when to try again.
+        """
+        if self.is_draining:
+            raise ApiError(
+                503,
+                "The server is shutting down.",
+                code="shutting_down",
+                headers={"Retry-After": "5", "Connection": "close"},
+            )
+        if len(self.open) >= self._limit:
+            raise ApiError(
+                429,
+                f"The server is at its limit of {self._limit} open requests; try again.",
+                code="overloaded",
+                headers={"Retry-After": "1"},
+            )
+        return LiveRequest(self, request, route)
+
+    def abort_all(self) -> None:
+        """Ends all open requests with an error."""
+        for each in list(self.open.values()):
+            each.aborted.set()
+
+
+async def wait_for_hang_up(request: Request) -> None:
+    """Returns when the client has closed the connection. The body must have been read."""
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            return

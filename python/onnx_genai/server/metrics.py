@@ -1,0 +1,150 @@
+"""Prometheus metrics, in the names that dashboards for other servers use after their prefix."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from onnx_genai.server.live import LiveRequest, LiveRequests
+from onnx_genai.server.registry import ModelRegistry
+from onnx_genai.types import Usage
+
+__all__ = ["Meter", "ServerMetrics"]
+
+PREFIX = "onnx_genai:"
+_SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+# Metric, help, key of the engine's numbers.
+_GAUGES = (
+    ("num_requests_running", "Sequences that run now.", "num_running"),
+    ("num_requests_waiting", "Sequences that wait now.", "num_waiting"),
+    ("kv_cache_capacity_tokens", "Positions that the hot tier of KV can hold.", "kv_capacity_tokens"),
+)
+_COUNTERS = (
+    ("num_preemptions", "Sequences that had to make room.", "num_preemptions"),
+    ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", "prefix_queried_tokens"),
+    ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", "prefix_hit_tokens"),
+    ("engine_steps", "Steps of the engine.", "num_steps"),
+    ("engine_step_seconds", "Time in steps of the engine.", "step_seconds"),
+)
+
+
+class ServerMetrics:
+    """All metrics of a server. Labels are names of models and routes, never text of a client."""
+
+    def __init__(self, models: ModelRegistry, live: LiveRequests) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_EngineCollector(models, live))
+        label = ["model_name"]
+        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests that ended.", label)
+        self.cached_tokens = self._counter("prompt_tokens_cached", "Of those, tokens whose KV was reused.", label)
+        self.generation_tokens = self._counter("generation_tokens", "Tokens made for requests that ended.", label)
+        self.finished = self._counter("request_success", "Answers that ended.", [*label, "finished_reason"])
+        self.first_token = self._histogram("time_to_first_token_seconds", "Arrival to first token.", _LONG)
+        self.gap = self._histogram("inter_token_latency_seconds", "Time between tokens of a stream.", _SHORT)
+        self.latency = self._histogram("e2e_request_latency_seconds", "Arrival to the end of the answer.", _LONG)
+        self.http = self._counter("http_requests", "Requests by route and status.", ["route", "status"])
+
+    def meter(self, live: LiveRequest, model: str) -> Meter:
+        """Measures one request."""
+        live.note_model(model)
+        return Meter(self, live, model)
+
+    @contextmanager
+    def unfinished(self, live: LiveRequest, model: str) -> Iterator[None]:
+        """Counts a request that ends without an answer: the client or the server gave it up, or it failed."""
+        try:
+            yield
+        except Exception as error:
+            live.note_failure(error)
+            raise
+        finally:
+            if live.outcome in ("abort", "error"):
+                self.finished.labels(model, live.outcome).inc()
+
+    def render(self) -> bytes:
+        """The page that Prometheus reads."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, text: str, labels: Iterable[str]) -> Counter:
+        return Counter(PREFIX + name, text, labels, registry=self._registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(PREFIX + name, text, ["model_name"], buckets=buckets, registry=self._registry)
+
+
+class Meter:
+    """The clock of one request."""
+
+    def __init__(self, metrics: ServerMetrics, live: LiveRequest, model: str) -> None:
+        self._metrics = metrics
+        self._live = live
+        self._model = model
+        self._first = metrics.first_token.labels(model)
+        self._gap = metrics.gap.labels(model)
+
+    def tokens(self, count: int) -> None:
+        """``count`` tokens came now; only streams call this."""
+        if not count:
+            return
+        live, now = self._live, time.perf_counter()
+        live.completion_tokens += count
+        if live.last_token is None:
+            live.first_token = now
+            self._first.observe(now - live.arrived)
+        else:
+            self._gap.observe((now - live.last_token) / count)
+        live.last_token = now
+
+    def done(self, reasons: Iterable[str], usage: Usage) -> None:
+        """The request has ended with these finish reasons."""
+        self._live.outcome = "done"
+        for reason in reasons:
+            self._metrics.finished.labels(self._model, reason).inc()
+        self._metrics.prompt_tokens.labels(self._model).inc(usage.prompt_tokens)
+        self._metrics.cached_tokens.labels(self._model).inc(usage.cached_tokens)
+        self._metrics.generation_tokens.labels(self._model).inc(usage.completion_tokens)
+        self._metrics.latency.labels(self._model).observe(time.perf_counter() - self._live.arrived)
+        self._live.note_usage(usage.prompt_tokens, usage.completion_tokens)
+
+
+class _EngineCollector(Collector):
+    """Asks the engines when the page is read."""
+
+    def __init__(self, models: ModelRegistry, live: LiveRequests) -> None:
+        self._models = models
+        self._live = live
+
+    def collect(self) -> Iterator[Metric]:
+        loaded = [(name, entry.model) for name, entry in self._models.entries.items() if entry.model is not None]
+        numbers = {name: model.metrics() for name, model in loaded if not model.is_closed}
+        for name, text, key in _GAUGES:
+            gauge = GaugeMetricFamily(PREFIX + name, text, labels=["model_name"])
+            for model, values in numbers.items():
+                gauge.add_metric([model], values.get(key, 0))
+            yield gauge
+        usage = GaugeMetricFamily(
+            PREFIX + "kv_cache_usage_perc", "Share of KV blocks in use, 0..1.", labels=["model_name"]
+        )
+        for model, values in numbers.items():
+            usage.add_metric([model], values.get("kv_hot_used_blocks", 0) / max(values.get("kv_hot_blocks", 0), 1))
+        yield usage
+        for name, text, key in _COUNTERS:
+            counter = CounterMetricFamily(PREFIX + name, text, labels=["model_name"])
+            for model, values in numbers.items():
+                counter.add_metric([model], values.get(key, 0))
+            yield counter
+        state = GaugeMetricFamily(PREFIX + "model_loaded", "1 if the model is in memory.", labels=["model_name"])
+        for name, entry in self._models.entries.items():
+            state.add_metric([name], float(entry.model is not None))
+        yield state
+        open_requests = GaugeMetricFamily(PREFIX + "open_requests", "Requests that are computed or wait.")
+        open_requests.add_metric([], len(self._live.open))
+        yield open_requests

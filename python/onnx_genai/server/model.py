@@ -1,0 +1,239 @@
+"""A loaded model as the routes see it: :class:`ServedModel`. The only place that knows ``AsyncLLM``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from onnx_genai.errors import UnsupportedError
+from onnx_genai.pipelines import AsyncLLM
+from onnx_genai.server.errors import ApiError
+from onnx_genai.types import Chunk, Result, SamplingParams, TokenLogprob, Usage
+
+__all__ = ["CallPart", "ChatAnswer", "ChatCall", "ChatPart", "CompletionOptions", "ServedModel"]
+
+_LONG_TEXT = 4096
+"""Characters from which a text is tokenised outside of the event loop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionOptions:
+    """How a request is scheduled and cached."""
+
+    priority: int = 0
+    timeout: float | None = None
+    cache_salt: str = ""
+
+    def as_arguments(self) -> dict[str, Any]:
+        return {"priority": self.priority, "timeout": self.timeout, "cache_salt": self.cache_salt}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatCall:
+    """A chat request."""
+
+    messages: Sequence[Mapping[str, Any]]
+    params: SamplingParams
+    tools: Sequence[Mapping[str, Any]] | None = None
+    tool_choice: str | Mapping[str, Any] = "auto"
+    parallel_tool_calls: bool = True
+    response_format: Mapping[str, Any] | None = None
+    template_kwargs: Mapping[str, Any] | None = None
+    options: CompletionOptions = field(default_factory=CompletionOptions)
+
+    def as_arguments(self) -> dict[str, Any]:
+        return {
+            "tools": self.tools,
+            "tool_choice": self.tool_choice,
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "response_format": self.response_format,
+            "template_kwargs": self.template_kwargs,
+            **self.options.as_arguments(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallPart:
+    """A tool call of an answer."""
+
+    index: int
+    id: str
+    name: str
+    arguments: str
+    """JSON text of an object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPart:
+    """A piece of a streamed answer, or a whole choice of one that is not streamed."""
+
+    index: int
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[CallPart, ...] = ()
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    usage: Usage | None = None
+    """On the last piece of the request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatAnswer:
+    """A whole answer."""
+
+    choices: tuple[ChatPart, ...]
+    usage: Usage
+
+
+class ServedModel:
+    """A loaded model."""
+
+    def __init__(self, llm: AsyncLLM) -> None:
+        self._llm = llm
+
+    @property
+    def context_limit(self) -> int | None:
+        """Tokens that prompt and answer may have together; None if nothing limits them."""
+        return self._llm.context_limit
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._llm.template is not None
+
+    @property
+    def is_closed(self) -> bool:
+        """The engine has ended, and nothing can be computed any more."""
+        return self._llm.engine.closed
+
+    def info(self) -> dict[str, object]:
+        """Facts, as ``AsyncLLM.info``, without places in the file system."""
+        return {name: value for name, value in self._llm.info().items() if not name.endswith("_path")}
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the engine; does not wait for it."""
+        return self._llm.metrics()
+
+    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text."""
+        if len(text) < _LONG_TEXT:
+            return self._llm.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return await asyncio.to_thread(self._llm.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+
+    async def count(self, *texts: str) -> int:
+        """Tokens that texts have by themselves."""
+        return sum([len(await self.encode(text, add_special_tokens=False)) for text in texts if text])
+
+    async def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """Text of token ids."""
+        return await asyncio.to_thread(self._llm.tokenizer.decode, ids, skip_special_tokens=skip_special_tokens)
+
+    def token_text(self, token: int) -> str:
+        """How one token is written in the vocabulary."""
+        return self._llm.tokenizer.id_to_token(token) or ""
+
+    async def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt that the chat template makes of messages."""
+        self._need_template()
+        return await asyncio.to_thread(
+            self._llm.render,
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            template_kwargs=template_kwargs,
+        )
+
+    async def complete(
+        self, prompt: str | Sequence[int], params: SamplingParams, options: CompletionOptions, suffix: str | None = None
+    ) -> Result:
+        """Continues a text or token ids, up to ``suffix`` if there is one."""
+        ready, more = await self._filling(prompt, suffix)
+        result: Result = await cast("Any", self._llm).generate(ready, params, **options.as_arguments(), **more)
+        return result
+
+    async def complete_stream(
+        self, prompt: str | Sequence[int], params: SamplingParams, options: CompletionOptions, suffix: str | None = None
+    ) -> AsyncGenerator[Chunk, None]:
+        """:meth:`complete`, piece by piece."""
+        ready, more = await self._filling(prompt, suffix)
+        async with aclosing(cast("Any", self._llm).stream(ready, params, **options.as_arguments(), **more)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def chat(self, call: ChatCall) -> ChatAnswer:
+        """Answers a chat."""
+        self._need_template()
+        result = await self._llm.chat(call.messages, call.params, **call.as_arguments())
+        return ChatAnswer(choices=tuple(_part(choice) for choice in result.choices), usage=result.usage)
+
+    async def chat_stream(self, call: ChatCall) -> AsyncGenerator[ChatPart, None]:
+        """:meth:`chat`, piece by piece."""
+        self._need_template()
+        stream = self._llm.chat_stream(call.messages, call.params, **call.as_arguments())
+        async with aclosing(stream) as pieces:
+            async for piece in pieces:
+                yield _part(piece)
+
+    async def close(self) -> None:
+        """Aborts what runs and frees the model."""
+        await self._llm.close()
+
+    async def _filling(self, prompt: str | Sequence[int], suffix: str | None) -> tuple[str | list[int], dict[str, Any]]:
+        """The prompt as the model takes it, and further arguments.
+
+        Raises:
+            ApiError: There is a suffix, and the model cannot fill in the middle.
+        """
+        if suffix is None:
+            return (await self.encode(prompt) if isinstance(prompt, str) else list(prompt)), {}
+        fill_in = getattr(self._llm, "fill_in", None)
+        try:
+            if fill_in is None or not isinstance(prompt, str):
+                raise UnsupportedError("no filling in the middle")
+            fill_in(prompt, suffix, SamplingParams())
+        except UnsupportedError as error:
+            raise ApiError(
+                400,
+                "suffix is not supported: this model does not fill in the middle, or the prompt is no text.",
+                param="suffix",
+                code="unsupported_parameter",
+            ) from error
+        return prompt, {"suffix": suffix}
+
+    def _need_template(self) -> None:
+        if not self.has_chat_template:
+            raise ApiError(
+                400, "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
+            )
+
+
+def _part(piece: Any) -> ChatPart:
+    """A choice or chunk of ``AsyncLLM``; a plain one has its whole text in ``text``."""
+    content = getattr(piece, "content", None)
+    return ChatPart(
+        index=piece.index,
+        content=(content if content is not None else getattr(piece, "text", "")) or "",
+        reasoning=getattr(piece, "reasoning", None) or "",
+        tool_calls=tuple(
+            CallPart(index=call.index, id=call.id, name=call.name, arguments=call.arguments or "{}")
+            for call in getattr(piece, "tool_calls", None) or ()
+        ),
+        finish_reason=piece.finish_reason,
+        stop_reason=piece.stop_reason,
+        token_ids=piece.token_ids,
+        logprobs=piece.logprobs,
+        usage=getattr(piece, "usage", None),
+    )

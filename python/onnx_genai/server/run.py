@@ -1,0 +1,131 @@
+"""Runs a server until it is told to stop: :func:`serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
+
+import uvicorn
+
+from onnx_genai.errors import InvalidArgumentError
+from onnx_genai.server.app import create_app, create_state
+from onnx_genai.server.config import ModelSpec, ServerConfig
+from onnx_genai.server.state import ServerState
+
+__all__ = ["Server", "serve"]
+
+_log = logging.getLogger("onnx_genai.server")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Server(uvicorn.Server):
+    """A uvicorn server that lets running requests end when it is told to stop.
+
+    SIGTERM or SIGINT: no new request is taken, and what runs has ``drain_timeout`` seconds. Then it is aborted with an
+    error. A second signal aborts at once.
+    """
+
+    def __init__(self, models: Sequence[ModelSpec], config: ServerConfig) -> None:
+        self.state: ServerState = create_state(models, config)
+        self.failure: Exception | None = None
+        """Why the server ended by itself."""
+        self._loader: asyncio.Task[None] | None = None
+        super().__init__(
+            uvicorn.Config(
+                create_app(self.state),
+                host=config.host.strip("[]"),
+                port=config.port,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                lifespan="on",
+                ws="none",
+                # Above the own limit, which gives each request an error; this one cuts what is left.
+                timeout_graceful_shutdown=int(config.drain_timeout) + 5,
+            )
+        )
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on, once it has started."""
+        port: int = self.servers[0].sockets[0].getsockname()[1]
+        return port
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listens, then loads the models."""
+        await super().startup(sockets)
+        if self.started:
+            _log.info("listening on http://%s:%d", self.config.host, self.port)
+            self._loader = asyncio.ensure_future(self._load())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Drains, then closes."""
+        self.begin_drain()
+        timer = asyncio.get_running_loop().call_later(self.state.config.drain_timeout, self.state.live.abort_all)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+            if self._loader is not None:
+                self._loader.cancel()
+                await asyncio.gather(self._loader, return_exceptions=True)
+
+    def begin_drain(self) -> None:
+        """Takes no new requests; may be called from any thread."""
+        self.state.live.is_draining = True
+        self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal came."""
+        if self.should_exit:
+            self.force_exit = True
+        else:
+            _log.info("ending; open requests have %g seconds", self.state.config.drain_timeout)
+        self.begin_drain()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As the base class, but a signal that was obeyed is not raised again: the exit code is 0."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {each: signal.signal(each, self.handle_exit) for each in _SIGNALS}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    async def _load(self) -> None:
+        try:
+            await self.state.models.load_eager()
+            _log.info("ready")
+        except Exception as error:  # noqa: BLE001  raised again by serve()
+            self.failure = error
+            self.should_exit = True
+
+
+def serve(models: Sequence[ModelSpec], config: ServerConfig) -> None:
+    """Runs a server until SIGTERM or SIGINT.
+
+    Raises:
+        InvalidArgumentError: The address cannot be used.
+        GenAIError: A model cannot be loaded.
+    """
+    server = Server(models, config)
+    try:
+        server.run()
+    except SystemExit as error:  # uvicorn's way to say that it cannot listen
+        raise InvalidArgumentError(
+            f"cannot listen on {config.host}:{config.port}; the address is in use or not of this machine. Choose "
+            "another with --host and --port"
+        ) from error
+    if server.failure is not None:
+        raise server.failure

@@ -1,0 +1,224 @@
+"""``POST /v1/messages`` (Anthropic's form): the request, and the chat that it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from onnx_genai.server.config import Limits
+from onnx_genai.server.errors import ApiError
+from onnx_genai.server.model import ChatCall, CompletionOptions
+from onnx_genai.server.schemas.base import RequestModel
+from onnx_genai.server.schemas.sampling import check_stop_lengths
+from onnx_genai.types import SamplingParams
+
+__all__ = ["CountTokensRequest", "MessagesRequest"]
+
+
+class _MessageIn(RequestModel):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[dict[str, Any]]
+
+
+class _ToolIn(RequestModel):
+    type: str | None = None
+    name: str = Field(min_length=1, max_length=256)
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+
+
+class _ToolChoiceIn(RequestModel):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class _ThinkingIn(RequestModel):
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = None
+    """A wish; reasoning counts as part of ``max_tokens``, which bounds it."""
+
+
+class CountTokensRequest(RequestModel):
+    """``POST /v1/messages/count_tokens``, and what both requests share."""
+
+    refused: ClassVar[Mapping[str, str]] = {
+        "container": "this server runs no code",
+        "mcp_servers": "this server calls no other",
+        "output_format": "use /v1/chat/completions with response_format",
+        "output_config": "use /v1/chat/completions with response_format",
+    }
+
+    model: str | None = None
+    messages: list[_MessageIn] = Field(min_length=1)
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[_ToolIn] | None = None
+    tool_choice: _ToolChoiceIn | None = None
+    thinking: _ThinkingIn | None = None
+
+    def template_messages(self) -> list[dict[str, Any]]:
+        """The messages as chat templates take them."""
+        messages: list[dict[str, Any]] = []
+        if self.system:
+            text = self.system if isinstance(self.system, str) else _joined(self.system, "system")
+            messages.append({"role": "system", "content": text})
+        for index, message in enumerate(self.messages):
+            where = f"messages[{index}].content"
+            if isinstance(message.content, str):
+                messages.append({"role": message.role, "content": message.content})
+            elif message.role == "assistant":
+                messages.append(_assistant(message.content, where))
+            else:
+                messages.extend(_user(message.content, where, message.role))
+        return messages
+
+    def template_kwargs(self) -> dict[str, Any] | None:
+        """Variables of the template."""
+        return None if self.thinking is None else {"enable_thinking": self.thinking.type != "disabled"}
+
+    def tool_objects(self, limits: Limits) -> list[dict[str, Any]] | None:
+        """The tools in OpenAI's form; None if there are none."""
+        if not self.tools:
+            return None
+        tools = []
+        for index, tool in enumerate(self.tools):
+            if tool.type not in (None, "custom") or tool.input_schema is None:
+                raise _bad(
+                    f"tools[{index}]", f"tools[{index}] has no input_schema; only tools of the client exist here"
+                )
+            function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+            tools.append({"type": "function", "function": {k: v for k, v in function.items() if v is not None}})
+        size = len(json.dumps(tools))
+        if len(tools) > limits.max_tools or size > limits.max_schema_bytes:
+            raise _bad(
+                "tools",
+                f"tools has {len(tools)} entries of {size} bytes; this server allows at most {limits.max_tools} of "
+                f"{limits.max_schema_bytes}",
+            )
+        return tools
+
+    def tool_choice_value(self) -> str | dict[str, Any]:
+        """The choice in OpenAI's form."""
+        choice = self.tool_choice
+        names = [tool.name for tool in self.tools or ()]
+        if choice is None or choice.type == "auto":
+            return "auto"
+        if choice.type == "none":
+            return "none"
+        if choice.type == "any":
+            if not names:
+                raise _bad("tool_choice", "tool_choice is 'any', but there are no tools")
+            return "required"
+        if choice.name not in names:
+            raise _bad("tool_choice", f"tool_choice names {choice.name!r:.60}, which is not among the tools")
+        return {"type": "function", "function": {"name": choice.name}}
+
+
+class MessagesRequest(CountTokensRequest):
+    """The whole request."""
+
+    max_tokens: int = Field(ge=1)
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+
+    def call(self, limits: Limits) -> ChatCall:
+        """The chat that is asked for.
+
+        Raises:
+            ApiError: A bound of the server is exceeded, or a part cannot be taken.
+            InvalidArgumentError: A value is out of range.
+        """
+        stops = self.stop_sequences or []
+        if len(stops) > limits.max_stop:
+            raise _bad("stop_sequences", f"stop_sequences has {len(stops)} entries; allowed: {limits.max_stop}")
+        check_stop_lengths("stop_sequences", stops)
+        if limits.max_output_tokens is not None and self.max_tokens > limits.max_output_tokens:
+            raise _bad(
+                "max_tokens", f"max_tokens is {self.max_tokens}; this server allows at most {limits.max_output_tokens}"
+            )
+        params = SamplingParams(
+            max_new_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=0 if self.top_k == -1 else self.top_k,
+            stop=tuple(stops),
+        )
+        one_by_one = self.tool_choice is not None and bool(self.tool_choice.disable_parallel_tool_use)
+        return ChatCall(
+            messages=self.template_messages(),
+            params=params,
+            tools=self.tool_objects(limits),
+            tool_choice=self.tool_choice_value(),
+            parallel_tool_calls=not one_by_one,
+            template_kwargs=self.template_kwargs(),
+            options=CompletionOptions(timeout=limits.request_timeout),
+        )
+
+
+def _user(blocks: Sequence[Mapping[str, Any]], where: str, role: str) -> list[dict[str, Any]]:
+    """Text and results of tools, each as a message, in their order."""
+    messages: list[dict[str, Any]] = []
+    texts: list[str] = []
+
+    def flush() -> None:
+        if texts:
+            messages.append({"role": role, "content": "".join(texts)})
+            texts.clear()
+
+    for index, block in enumerate(blocks):
+        place = f"{where}[{index}]"
+        if block.get("type") == "tool_result":
+            flush()
+            content = block.get("content", "")
+            text = content if isinstance(content, str) else _joined(content, f"{place}.content")
+            messages.append({"role": "tool", "tool_call_id": str(block.get("tool_use_id", "")), "content": text})
+        else:
+            texts.append(_text(block, place))
+    flush()
+    if not messages:
+        raise _bad(where, f"{where} is empty; give a text")
+    return messages
+
+
+def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    calls: list[dict[str, Any]] = []
+    for index, block in enumerate(blocks):
+        place, kind = f"{where}[{index}]", block.get("type")
+        if kind == "thinking":
+            message["reasoning_content"] = message.get("reasoning_content", "") + str(block.get("thinking", ""))
+        elif kind == "tool_use":
+            name, given = block.get("name"), block.get("input", {})
+            if not isinstance(name, str) or not name or not isinstance(given, dict):
+                raise _bad(place, f"{place} has no name, or an input that is no object")
+            function = {"name": name, "arguments": json.dumps(given, ensure_ascii=False)}
+            calls.append({"id": str(block.get("id", "")), "type": "function", "function": function})
+        elif kind != "redacted_thinking":
+            message["content"] += _text(block, place)
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _joined(blocks: object, where: str) -> str:
+    if not isinstance(blocks, list):
+        raise _bad(where, f"{where} is neither a text nor a list of blocks")
+    return "".join(_text(block, f"{where}[{index}]") for index, block in enumerate(blocks))
+
+
+def _text(block: object, where: str) -> str:
+    if isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str):
+        text: str = block["text"]
+        return text
+    kind = block.get("type") if isinstance(block, dict) else None
+    raise _bad(where, f"{where} has the type {str(kind)[:40]!r}; this server reads text only")
+
+
+def _bad(param: str, text: str) -> ApiError:
+    return ApiError(400, text, param=param, code="invalid_value")

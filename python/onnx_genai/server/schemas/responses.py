@@ -1,0 +1,238 @@
+"""``POST /v1/responses``: the request, and the chat that it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from onnx_genai.server.config import Limits
+from onnx_genai.server.errors import ApiError
+from onnx_genai.server.schemas.base import RequestModel
+from onnx_genai.types import SamplingParams
+
+__all__ = ["ResponseRequest"]
+
+_ROLES = ("user", "assistant", "system", "developer")
+
+
+class _FormatIn(RequestModel):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class _TextIn(RequestModel):
+    format: _FormatIn | None = None
+
+
+class _ReasoningIn(RequestModel):
+    effort: str | None = None
+    summary: str | None = None
+
+
+class _ToolIn(RequestModel):
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponseRequest(RequestModel):
+    """The whole request."""
+
+    refused: ClassVar[Mapping[str, str]] = {
+        "background": "this server answers at once",
+        "conversation": "give previous_response_id instead",
+        "prompt": "this server stores no prompts",
+    }
+
+    model: str | None = None
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: int | None = None
+    include: list[str] | None = None
+    stream: bool | None = None
+    store: bool | None = None
+    previous_response_id: str | None = None
+    tools: list[_ToolIn] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: _TextIn | None = None
+    reasoning: _ReasoningIn | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    metadata: dict[str, Any] | None = None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return self.top_logprobs is not None or "message.output_text.logprobs" in (self.include or ())
+
+    def sampling(self, limits: Limits) -> SamplingParams:
+        """The sampling parameters.
+
+        Raises:
+            ApiError: A bound of the server is exceeded.
+            InvalidArgumentError: A value is out of range.
+        """
+        if self.truncation == "auto":
+            raise _bad("truncation", "truncation is 'auto'; this server cuts nothing off, so send less or 'disabled'")
+        cap = limits.max_output_tokens
+        if cap is not None and (self.max_output_tokens or 0) > cap:
+            raise _bad(
+                "max_output_tokens",
+                f"max_output_tokens is {self.max_output_tokens}; this server allows at most {cap}",
+            )
+        return SamplingParams(
+            max_new_tokens=self.max_output_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            logprobs=self.wants_logprobs,
+            top_logprobs=self.top_logprobs or 0,
+        )
+
+    def new_messages(self) -> list[dict[str, Any]]:
+        """What the input adds to the conversation, as chat templates take it.
+
+        Raises:
+            ApiError: An item cannot be taken; names it.
+        """
+        if isinstance(self.input, str):
+            return [{"role": "user", "content": self.input}]
+        messages: list[dict[str, Any]] = []
+        for index, item in enumerate(self.input):
+            _append(messages, item, f"input[{index}]")
+        if not messages:
+            raise _bad("input", "input is empty; give a text or an item")
+        return messages
+
+    def template_kwargs(self) -> dict[str, Any] | None:
+        """Variables of the template."""
+        if self.reasoning is None or self.reasoning.effort is None:
+            return None
+        more: dict[str, Any] = {"reasoning_effort": self.reasoning.effort}
+        if self.reasoning.effort == "none":
+            more["enable_thinking"] = False
+        return more
+
+    def tool_objects(self, limits: Limits) -> list[dict[str, Any]] | None:
+        """The tools as chat templates take them; None if there are none."""
+        if not self.tools:
+            return None
+        tools = []
+        for index, tool in enumerate(self.tools):
+            if tool.type != "function" or not tool.name:
+                raise _bad(
+                    f"tools[{index}]",
+                    f"tools[{index}] has the type {tool.type!r:.40} or no name; this server knows functions only",
+                )
+            function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+            tools.append({"type": "function", "function": {k: v for k, v in function.items() if v is not None}})
+        size = len(json.dumps(tools))
+        if len(tools) > limits.max_tools or size > limits.max_schema_bytes:
+            raise _bad(
+                "tools",
+                f"tools has {len(tools)} entries of {size} bytes; this server allows at most {limits.max_tools} of "
+                f"{limits.max_schema_bytes}",
+            )
+        return tools
+
+    def tool_choice_value(self) -> str | dict[str, Any]:
+        """``auto``, ``none``, ``required``, or an object that names a function."""
+        choice = self.tool_choice if self.tool_choice is not None else "auto"
+        names = [tool.name for tool in self.tools or ()]
+        if isinstance(choice, str):
+            if choice not in ("auto", "none", "required") or (choice == "required" and not names):
+                raise _bad("tool_choice", f"tool_choice is {choice!r:.60}; allowed: auto, none, or required with tools")
+            return choice
+        if choice.get("type") != "function" or choice.get("name") not in names:
+            raise _bad("tool_choice", 'tool_choice is no {"type": "function", "name": ...} of one of the tools')
+        return {"type": "function", "function": {"name": choice["name"]}}
+
+    def format_object(self, limits: Limits) -> dict[str, Any] | None:
+        """The form of the text in the words of a chat; None if it is free."""
+        form = self.text.format if self.text is not None else None
+        if form is None or form.type == "text":
+            return None
+        if form.type == "json_object":
+            return {"type": "json_object"}
+        if form.schema_ is None:
+            raise _bad("text.format", "text.format has no schema")
+        if len(json.dumps(form.schema_)) > limits.max_schema_bytes:
+            raise _bad("text.format", f"the schema has more than {limits.max_schema_bytes} bytes")
+        inner = {"name": form.name or "answer", "schema": form.schema_, "strict": form.strict is not False}
+        return {"type": "json_schema", "json_schema": inner}
+
+
+def _append(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
+    """Adds an item; calls and reasoning belong to the assistant's message beside them."""
+    kind = item.get("type", "message")
+    if kind == "message":
+        role = item.get("role")
+        if role not in _ROLES:
+            raise _bad(f"{where}.role", f"{where}.role is {str(role)[:40]!r}; allowed: {', '.join(_ROLES)}")
+        content = _text(item.get("content"), f"{where}.content")
+        if role == "assistant" and messages and messages[-1].get("is_open"):
+            messages[-1]["content"] = (messages[-1]["content"] or "") + content
+            return
+        messages.append({"role": role, "content": content})
+    elif kind == "function_call_output":
+        output = item.get("output")
+        text = output if isinstance(output, str) else _text(output, f"{where}.output")
+        messages.append({"role": "tool", "tool_call_id": str(item.get("call_id", "")), "content": text})
+    elif kind == "function_call":
+        name, arguments = item.get("name"), item.get("arguments", "{}")
+        if not isinstance(name, str) or not name or not isinstance(arguments, str):
+            raise _bad(where, f"{where} has no name, or arguments that are no text")
+        call = {
+            "id": str(item.get("call_id", "")),
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
+        _assistant(messages).setdefault("tool_calls", []).append(call)
+    elif kind == "reasoning":
+        parts = item.get("content") or item.get("summary") or []
+        text = "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+        if text:
+            messages.append({"role": "assistant", "content": "", "reasoning_content": text, "is_open": True})
+    else:
+        raise _bad(where, f"{where} has the type {str(kind)[:40]!r}, which this server does not know")
+    if kind != "reasoning":
+        for message in messages:
+            message.pop("is_open", None)
+
+
+def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """The assistant's message at the end, made if there is none."""
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": None})
+    return messages[-1]
+
+
+def _text(content: object, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise _bad(where, f"{where} is neither a text nor a list of parts")
+    texts = []
+    for index, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in ("input_text", "output_text", "text", "refusal"):
+            raise _bad(
+                f"{where}[{index}]", f"{where}[{index}] has the type {str(kind)[:40]!r}; this server reads text only"
+            )
+        text = part.get("refusal" if kind == "refusal" else "text")
+        if not isinstance(text, str):
+            raise _bad(f"{where}[{index}]", f"{where}[{index}] has no text")
+        texts.append(text)
+    return "".join(texts)
+
+
+def _bad(param: str, text: str) -> ApiError:
+    return ApiError(400, text, param=param, code="invalid_value")

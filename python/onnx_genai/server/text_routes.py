@@ -1,0 +1,82 @@
+"""``/tokenize``, ``/detokenize``, ``/apply-template``: what a text or chat looks like to a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from onnx_genai.server.body import read_request
+from onnx_genai.server.errors import ApiError
+from onnx_genai.server.model import ServedModel
+from onnx_genai.server.schemas.text import DetokenizeRequest, TemplateRequest, TokenizeRequest
+from onnx_genai.server.state import ServerState
+
+__all__ = ["TextRoutes"]
+
+
+class TextRoutes:
+    """The text routes of a server."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+
+    def routes(self) -> list[Route]:
+        """What the application mounts."""
+        return [
+            Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/detokenize", self.detokenize, methods=["POST"]),
+            Route("/apply-template", self.apply_template, methods=["POST"]),
+        ]
+
+    async def tokenize(self, request: Request) -> Response:
+        """Token ids of a text, or of the prompt of a chat."""
+        body = await read_request(request, TokenizeRequest, self._state.config.limits)
+        given = [each for each in (body.prompt, body.content, body.messages) if each is not None]
+        if len(given) != 1:
+            raise ApiError(400, "give one of prompt, content and messages", param="prompt", code="invalid_value")
+        async with self._state.running(request, "tokenize", body.model) as running:
+            value = await running.live.run(self._tokens(running.model, body))
+            return JSONResponse({**value, "model": running.name, "max_model_len": running.model.context_limit})
+
+    async def _tokens(self, model: ServedModel, body: TokenizeRequest) -> dict[str, Any]:
+        wanted = [each for each in (body.add_special_tokens, body.add_special) if each is not None]
+        if body.messages is not None:
+            text = await model.render(
+                [message.for_template(index) for index, message in enumerate(body.messages)],
+                tools=None if not body.tools else [tool.model_dump(exclude_none=True) for tool in body.tools],
+                template_kwargs=body.chat_template_kwargs,
+            )
+            special = False  # the template writes them itself
+        else:
+            text = body.prompt if body.prompt is not None else body.content or ""
+            special = True
+        ids = await model.encode(text, add_special_tokens=wanted[0] if wanted else special)
+        value: dict[str, Any] = {"tokens": ids, "count": len(ids)}
+        if body.with_pieces:
+            value["pieces"] = [model.token_text(token) for token in ids]
+        return value
+
+    async def detokenize(self, request: Request) -> Response:
+        """The text of token ids."""
+        body = await read_request(request, DetokenizeRequest, self._state.config.limits)
+        async with self._state.running(request, "detokenize", body.model) as running:
+            decode = running.model.decode(body.tokens, skip_special_tokens=bool(body.skip_special_tokens))
+            text = await running.live.run(decode)
+            return JSONResponse({"prompt": text, "content": text, "model": running.name})
+
+    async def apply_template(self, request: Request) -> Response:
+        """The prompt text that a chat becomes."""
+        body = await read_request(request, TemplateRequest, self._state.config.limits)
+        messages = [message.for_template(index) for index, message in enumerate(body.messages)]
+        async with self._state.running(request, "apply-template", body.model) as running:
+            render = running.model.render(
+                messages,
+                tools=None if not body.tools else [tool.model_dump(exclude_none=True) for tool in body.tools],
+                add_generation_prompt=body.add_generation_prompt is not False and not body.continue_final_message,
+                continue_final_message=bool(body.continue_final_message),
+                template_kwargs=body.chat_template_kwargs,
+            )
+            return JSONResponse({"prompt": await running.live.run(render), "model": running.name})

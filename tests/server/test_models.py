@@ -1,0 +1,211 @@
+"""Models of a server: names, one load for all, unloading, room for others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from onnx_genai import AsyncLLM
+from onnx_genai.errors import InvalidArgumentError, PackageError
+from onnx_genai.server import ModelSpec
+from onnx_genai.server.registry import ModelRegistry
+from tests.server.conftest import HELLO
+from tests.server.running import RunningServer, wait_until
+
+Serve = Callable[..., RunningServer]
+
+
+class Loads:
+    """Counts and delays the loads of a model."""
+
+    def __init__(self, folder: Path) -> None:
+        self.count = 0
+        self.go = threading.Event()
+        self.go.set()
+        self.made: list[AsyncLLM] = []
+        self._folder = folder
+
+    def __call__(self) -> AsyncLLM:
+        self.count += 1
+        assert self.go.wait(20)
+        self.made.append(AsyncLLM(self._folder, threads=1))
+        return self.made[-1]
+
+
+@pytest.fixture
+def loads(scripted_package: Callable[..., Path]) -> Loads:
+    return Loads(scripted_package(HELLO))
+
+
+def test_the_list_and_one_model_have_openais_form(hello: RunningServer) -> None:
+    listed = hello.http.get("/v1/models").json()
+
+    assert listed["object"] == "list"
+    (model,) = listed["data"]
+    assert (model["id"], model["object"], model["owned_by"]) == ("org/hello", "model", "onnx-genai")
+    assert isinstance(model["created"], int)
+    for name in ("org/hello", "org%2Fhello", "hello"):
+        assert hello.http.get(f"/v1/models/{name}").json() == model
+    missing = hello.http.get("/v1/models/org/nobody")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+
+
+def test_while_models_load_the_server_is_up_but_not_healthy(serve: Serve, loads: Loads) -> None:
+    loads.go.clear()
+    server = serve(ModelSpec(name="m", load=loads))
+    try:
+        health = server.http.get("/health")
+        listed = server.http.get("/v1/models").json()["data"][0]
+    finally:
+        loads.go.set()
+
+    assert (health.status_code, health.json()["error"]["code"]) == (503, "loading")
+    assert listed["state"] == "loading"
+    server.wait_ready()
+    assert server.http.get("/health").status_code == 200
+
+
+def test_requests_that_come_at_once_load_a_model_once(serve: Serve, loads: Loads) -> None:
+    loads.go.clear()
+    server = serve(ModelSpec(name="m", load=loads, eager=False))
+    assert server.http.get("/health").status_code == 200
+    with ThreadPoolExecutor(5) as pool:
+        answers = [pool.submit(server.chat) for _ in range(5)]
+        wait_until(lambda: len(server.server.state.live.open) == 5, "the requests")
+        loads.go.set()
+        statuses = {answer.result(20).status_code for answer in answers}
+
+    assert statuses == {200}
+    assert loads.count == 1
+
+
+def test_one_who_leaves_does_not_stop_the_load_for_others(serve: Serve, loads: Loads) -> None:
+    from tests.server.running import raw_request
+
+    loads.go.clear()
+    server = serve(ModelSpec(name="m", load=loads, eager=False))
+    with ThreadPoolExecutor(1) as pool:
+        with raw_request(server, "/v1/completions", b'{"prompt": "x"}'):
+            wait_until(lambda: loads.count == 1, "the load")
+            other = pool.submit(server.chat)
+            wait_until(lambda: len(server.server.state.live.open) == 2, "the other")
+        wait_until(lambda: len(server.server.state.live.open) == 1, "the one that left")
+        loads.go.set()
+
+        assert other.result(20).status_code == 200
+    assert loads.count == 1
+
+
+def test_a_load_that_fails_is_told_without_details_and_tried_again(serve: Serve, loads: Loads) -> None:
+    tries = []
+
+    def load() -> AsyncLLM:
+        tries.append(1)
+        if len(tries) == 1:
+            raise PackageError("/secret/place: is broken")
+        return loads()
+
+    server = serve(ModelSpec(name="m", load=load, eager=False))
+
+    first, second = server.chat(), server.chat()
+
+    assert (first.status_code, first.json()["error"]["code"]) == (500, "model_load_failed")
+    assert "secret" not in first.text
+    assert second.status_code == 200
+
+
+def test_a_wanted_model_that_cannot_be_loaded_ends_the_server() -> None:
+    def load() -> AsyncLLM:
+        raise PackageError("broken")
+
+    server = RunningServer([ModelSpec(name="m", load=load)])
+    server.server.run()
+
+    assert isinstance(server.server.failure, PackageError)
+
+
+def test_an_unused_model_is_unloaded_and_loaded_again(serve: Serve, loads: Loads) -> None:
+    server = serve(ModelSpec(name="m", load=loads, eager=False), model_ttl=0.2)
+    server.chat()
+
+    wait_until(lambda: server.server.state.models.default.state == "unloaded", "the unload")
+
+    assert server.chat().status_code == 200
+    assert loads.count == 2
+
+
+def test_a_model_in_use_is_not_unloaded(serve: Serve, slow_spec: ModelSpec) -> None:
+    server = serve(slow_spec, model_ttl=0.1).wait_ready()
+
+    assert server.chat(max_tokens=30).status_code == 200
+
+
+def test_the_one_unused_for_longest_makes_room(serve: Serve, loads: Loads) -> None:
+    specs = [ModelSpec(name=name, load=loads, eager=False) for name in ("a", "b", "c")]
+    server = serve(*specs, max_loaded_models=2)
+    for name in ("a", "b", "a", "c"):
+        assert server.chat(model=name).status_code == 200
+        time.sleep(0.01)
+
+    states = {name: entry.state for name, entry in server.server.state.models.entries.items()}
+
+    assert states == {"a": "loaded", "b": "unloaded", "c": "loaded"}
+
+
+def test_two_that_load_at_once_do_not_keep_each_other_out(serve: Serve, loads: Loads) -> None:
+    specs = [ModelSpec(name=name, load=loads, eager=False) for name in ("a", "b")]
+    server = serve(*specs, max_loaded_models=1)
+    with ThreadPoolExecutor(2) as pool:
+        statuses = list(pool.map(lambda name: server.chat(model=name).status_code, ("a", "b")))
+
+    assert 200 in statuses
+    assert set(statuses) <= {200, 503}
+
+
+def test_an_engine_that_has_ended_is_told_by_health(serve: Serve, loads: Loads) -> None:
+    server = serve(ModelSpec(name="m", load=loads)).wait_ready()
+
+    loads.made[0].engine.close()
+
+    health, answer = server.http.get("/health"), server.chat()
+    assert (health.status_code, health.json()["error"]["code"]) == (503, "engine_dead")
+    assert answer.status_code == 503
+    assert server.http.get("/metrics").status_code == 200
+
+
+def test_when_all_are_in_use_one_is_told_to_come_again(serve: Serve, loads: Loads, slow_spec: ModelSpec) -> None:
+    from tests.server.running import chat_body, raw_request
+
+    server = serve(slow_spec, ModelSpec(name="m", load=loads, eager=False), max_loaded_models=1).wait_ready()
+    import json
+
+    with raw_request(server, "/v1/chat/completions", json.dumps(chat_body(max_tokens=1000)).encode()):
+        wait_until(lambda: len(server.server.state.live.open) == 1, "the request")
+        response = server.chat(model="m")
+
+    assert response.status_code == 503
+    assert response.headers["retry-after"]
+
+
+def test_answers_carry_the_served_name_on_every_route(serve: Serve, loads: Loads) -> None:
+    server = serve(ModelSpec(name="a/b", load=loads, aliases=("c",)), ModelSpec(name="d", load=loads)).wait_ready()
+
+    for asked, served in (("a/b", "a/b"), ("c", "a/b"), ("d", "d")):
+        assert server.chat(model=asked).json()["model"] == served
+        assert server.chat_chunks(model=asked)[0]["model"] == served
+        assert server.http.post("/v1/completions", json={"prompt": "x", "model": asked}).json()["model"] == served
+        assert server.http.post("/tokenize", json={"prompt": "x", "model": asked}).json()["model"] == served
+
+
+def test_no_model_and_two_of_one_name_are_refused(loads: Loads) -> None:
+    with pytest.raises(InvalidArgumentError, match="no model"):
+        ModelRegistry([])
+    with pytest.raises(InvalidArgumentError, match="same name"):
+        ModelRegistry([ModelSpec(name="a", load=loads), ModelSpec(name="a", load=loads)])
+    with pytest.raises(InvalidArgumentError, match="two models"):
+        ModelRegistry([ModelSpec(name="a", load=loads), ModelSpec(name="b", load=loads, aliases=("a",))])
