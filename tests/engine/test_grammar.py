@@ -204,8 +204,8 @@ def test_grammar_that_becomes_too_complex_ends_its_request_alone(llm: LLM) -> No
     assert settled(llm, lambda metrics: metrics["num_running"] == 0)
 
 
-def test_vocabulary_that_cannot_write_the_grammar_ends_the_request(checksum_package: Callable[..., Path]) -> None:
-    with LLM(checksum_package("gqa"), threads=1) as model, pytest.raises(errors.BackendError, match="no token"):
+def test_vocabulary_that_cannot_write_the_grammar_is_told(checksum_package: Callable[..., Path]) -> None:
+    with LLM(checksum_package("gqa"), threads=1) as model, pytest.raises(errors.InvalidArgumentError, match="no token"):
         model.generate([5, 6], greedy(), grammar=grammar.json_object())
 
 

@@ -212,3 +212,15 @@ def test_type_without_a_schema_is_refused() -> None:
 
     with pytest.raises(InvalidArgumentError, match="Odd"):
         grammar.schema_of(Odd)
+
+
+@pytest.mark.parametrize("schema", [{"$ref": "#"}, {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}])
+def test_a_schema_that_only_refers_to_itself_is_refused(schema: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgumentError, match="refused"):
+        vocabulary()[1].compile(grammar.json_schema(schema))
+
+
+def test_many_choices() -> None:
+    options = [f"val{number}" for number in range(5000)]
+    assert accepts(grammar.choice(options), "val4999")
+    assert not accepts(grammar.choice(options), "val5000")

@@ -120,3 +120,12 @@ def test_parallel_calls_have_a_bound() -> None:
 
     assert accepts(spec, "\n".join([call] * 16))
     assert not accepts(spec, "\n".join([call] * 17))
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "a b", "\u65e5\u672c"])
+def test_odd_names_are_written_so_that_they_are_read_again(name: str) -> None:
+    tools = [{"name": name, "parameters": {"type": "object", "properties": {}}}]
+    spec = grammar.tool_call_grammar("hermes", tools, parallel=False)
+    assert spec is not None
+    _, calls = parse_tool_calls(str(walk(spec, 1)), FORMATS["hermes"], tools)
+    assert [call.name for call in calls] == [name]

@@ -204,6 +204,21 @@ class Compiler::Grammar final : public TokenGrammar {
   MatcherHandle prototype_;  ///< guarded by mutex_
 };
 
+namespace {
+
+/// A grammar that no answer fits, or that is too wide to begin, is the caller's mistake; the engine would call it ours.
+void check_beginning(const TokenGrammar& grammar, const std::string& name, std::int64_t vocab_size) {
+  std::vector<std::uint32_t> bitmask(bitmask_words(vocab_size));
+  try {
+    grammar.make_matcher()->fill_bitmask(bitmask);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kBackend) throw;
+    throw Error(ErrorCode::kInvalidArgument, "the " + name + " is refused: " + error.what());
+  }
+}
+
+}  // namespace
+
 Compiler::Compiler(const Library& library, const Vocabulary& vocabulary, CacheLimits limits)
     : tokenizer_(std::make_shared<const Tokenizer>(library, vocabulary)), limits_(limits) {}
 
@@ -249,6 +264,7 @@ std::shared_ptr<const TokenGrammar> Compiler::compile(Kind kind, const std::stri
     throw Error(ErrorCode::kInvalidArgument, "the " + name + " is refused: " + error_text(functions, matcher.get()));
   }
   auto grammar = std::make_shared<const Grammar>(tokenizer_, std::move(matcher));
+  check_beginning(*grammar, name, tokenizer_->vocab_size);
   const std::lock_guard lock(mutex_);
   if (const auto found = index_.find(key); found != index_.end()) return found->second->second;
   entries_.emplace_front(key, grammar);

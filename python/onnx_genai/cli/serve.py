@@ -71,7 +71,7 @@ def serve(models: tuple[str, ...], **values: Any) -> None:
     specs = _specs(models, values, take(ModelOptions, values))
     _prepare_log(values["log_level"], as_json=values["log_format"] == "json")
     keys = f"{len(config.api_keys)} API keys" if config.api_keys else "no API key"
-    console.note(f"serving {', '.join(spec.name for spec in specs)} at http://{config.host}:{config.port}/v1, {keys}")
+    console.note(f"starting {', '.join(spec.name for spec in specs)} on http://{config.host}:{config.port}/v1, {keys}")
     run(specs, config)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from onnx_genai import _core
-from onnx_genai.errors import UnsupportedError
+from onnx_genai.errors import InvalidArgumentError, UnsupportedError
 
 __all__ = ["GrammarCompiler", "GrammarSource", "find_llguidance"]
 
@@ -73,6 +73,12 @@ class GrammarCompiler:
         Raises:
             InvalidArgumentError: The grammar is wrong, too large, or uses what cannot be enforced; the text names it.
         """
+        try:
+            grammar.source.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidArgumentError(
+                f"the grammar has the lone surrogate {grammar.source[error.start]!r}; allowed: text that UTF-8 can hold"
+            ) from error
         return self._core.compile(grammar.kind, grammar.source)
 
     @property

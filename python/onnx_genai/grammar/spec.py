@@ -85,7 +85,9 @@ def choice(options: Sequence[str]) -> GrammarSpec:
         raise InvalidArgumentError(f"choice has {len(options)} texts; allowed: up to {MAX_CHOICES}")
     for option in options:
         _check_text("choice", option)
-    return GrammarSpec("lark", "start: " + "\n  | ".join(literal(option) for option in dict.fromkeys(options)) + "\n")
+    # One terminal: as alternatives of a rule they would each take a place in the parser, which has some 1000.
+    texts = "\n  | ".join(literal(option) for option in dict.fromkeys(options))
+    return GrammarSpec("lark", f"start: CHOICE\nCHOICE: {texts}\n")
 
 
 def structural_tags(tags: Sequence[Mapping[str, Any]], triggers: Sequence[str]) -> GrammarSpec:
@@ -95,8 +97,10 @@ def structural_tags(tags: Sequence[Mapping[str, Any]], triggers: Sequence[str]) 
         tags: Each with ``begin``, ``schema`` (a JSON schema) and ``end``; ``begin`` starts with a trigger.
         triggers: Texts that oblige.
     """
-    if not tags or not triggers:
-        raise InvalidArgumentError("structural tags need at least one tag and one trigger")
+    for name, given, kind in (("tags", tags, Mapping), ("triggers", triggers, str)):
+        if not isinstance(given, Sequence) or not given or not all(isinstance(each, kind) for each in given):
+            what = "mappings" if kind is Mapping else "texts"
+            raise InvalidArgumentError(f"{name} is {given!r:.80}; allowed: a list of at least one, all {what}")
     rules = []
     names = []
     for number, tag in enumerate(tags):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -154,7 +155,7 @@ def _free_text_and_calls(
     special: Mapping[str, int],
 ) -> GrammarSpec:
     """Free text until the trigger is written, then calls, then free text again."""
-    first, begin = syntax.first, syntax.begin
+    first = syntax.first
     if first.startswith(syntax.trigger):
         after = _join(
             text_with_tokens(first[len(syntax.trigger) :], special), call + more, text_with_tokens(syntax.last, special)
@@ -163,7 +164,7 @@ def _free_text_and_calls(
         # The trigger opens the call itself, so the first call has a rule without it.
         rest = [
             _join(
-                text_with_tokens(begin[len(syntax.trigger) :].replace("{name}", name), special),
+                text_with_tokens(_opening(syntax, name)[len(syntax.trigger) :], special),
                 f"arguments_{number}",
                 text_with_tokens(syntax.end, special),
             )
@@ -234,7 +235,7 @@ def _call_rules(
 ) -> list[str]:
     rules = []
     for number, (name, parameters) in enumerate(functions.items()):
-        begin = text_with_tokens(syntax.begin.replace("{name}", name), special)
+        begin = text_with_tokens(_opening(syntax, name), special)
         rules.append(f"call_{number}: {_join(begin, f'arguments_{number}', text_with_tokens(syntax.end, special))}")
         if syntax.keywords:
             rules.extend(_keyword_rules(number, name, parameters))
@@ -245,11 +246,30 @@ def _call_rules(
     return rules
 
 
+def _opening(syntax: CallSyntax, name: str) -> str:
+    """``begin`` with the name in it, as the parser of the format reads it back.
+
+    Raises:
+        InvalidArgumentError: The format has no way to write such a name.
+    """
+    if not name.isprintable() or name != name.strip():
+        raise InvalidArgumentError(f"the function name {name!r} has characters that are not printable; rename it")
+    if '"{name}"' in syntax.begin:
+        return syntax.begin.replace('"{name}"', json.dumps(name, ensure_ascii=False))
+    allowed = r"[A-Za-z_][\w.]*" if syntax.keywords else r"[\w.\-]+"
+    if not re.fullmatch(allowed, name):
+        raise InvalidArgumentError(f"the function name {name!r} cannot be written in calls of this format; rename it")
+    return syntax.begin.replace("{name}", name)
+
+
 def _keyword_rules(number: int, name: str, parameters: Mapping[str, Any]) -> list[str]:
     """``a=1, b="x"``: required parameters in order, then optional ones in order."""
     properties = parameters.get("properties")
     properties = properties if isinstance(properties, Mapping) else {}
-    required = [key for key in properties if key in parameters.get("required", ())]
+    wanted = parameters.get("required", ())
+    if not isinstance(wanted, Sequence):
+        raise InvalidArgumentError(f"'required' of {name} is {wanted!r:.80}; allowed: a list of names")
+    required = [key for key in properties if key in wanted]
     optional = [key for key in properties if key not in required]
     for key in properties:
         if not key.isidentifier():

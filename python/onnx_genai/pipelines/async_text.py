@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, cast, overload
 
 from onnx_genai.engine import AsyncGeneration, RequestOptions
+from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.grammar import GrammarSpec
 from onnx_genai.pipelines.async_session import AsyncSession
 from onnx_genai.pipelines.chat import ChatReader, ChatRequest, PreparedChat, ToolChoice
@@ -224,14 +225,24 @@ class AsyncChatStream:
         """Use :meth:`AsyncLLM.chat_stream`."""
         self._start = start
         self._running: tuple[AsyncGeneration, ChatReader] | None = None
+        self._is_starting = False
         self._is_closed = False
 
     def __aiter__(self) -> AsyncChatStream:
         return self
 
     async def __anext__(self) -> ChatChunk:
+        if self._is_starting:
+            raise InvalidArgumentError("two tasks read one stream at once; give each task a stream of its own")
         if self._running is None and not self._is_closed:
-            self._running = await self._start()
+            self._is_starting = True
+            try:
+                self._running = await self._start()
+            except BaseException:
+                self._is_closed = True
+                raise
+            finally:
+                self._is_starting = False
         if self._running is None:
             raise StopAsyncIteration
         generation, reader = self._running

@@ -393,12 +393,15 @@ def _locate(model: str | Path) -> Path:
     except OSError as error:  # a name that is too long, a folder that may not be entered
         raise NotFoundError(f"no model {str(model)!r}: {error.strerror}") from error
     from onnx_genai.package import hub  # only names need it, and its own imports take time
+    from onnx_genai.package.aliases import ALIASES
 
     path = hub.resolve(str(model))
     if path is None:
+        can_be_pulled = str(model) in ALIASES or "/" in str(model)
+        advice = f"fetch it with: onnx-genai pull {model}" if can_be_pulled else f"take an alias ({', '.join(ALIASES)})"
         raise NotFoundError(
             f"no model {str(model)!r}: it is not a folder or file, and no alias or hub id of that name was pulled. "
-            f"Check the path, or fetch it with: onnx-genai pull {model}"
+            f"Check the path and the spelling, or {advice}"
         )
     return path
 

@@ -7,6 +7,7 @@ characters of every text that it builds are counted, no text may grow beyond a l
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
@@ -30,6 +31,9 @@ MAX_SECONDS = 5.0
 """Processor time of one rendering; stops work on large values that takes few steps."""
 MAX_TEXT = 16 * 1024 * 1024
 """Characters (or items) of any value that a template builds."""
+
+
+_WIDE = re.compile(r"[%:][^ ]{0,8}[0-9]{8}")
 
 
 class TemplateRefusalError(Exception):
@@ -68,7 +72,7 @@ class _Generation(jinja2.ext.Extension):
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """Counts work per thread; a rendering runs on one thread from start to end."""
 
-    intercepted_binops = frozenset({"*", "**", "+"})
+    intercepted_binops = frozenset({"%", "*", "**", "+"})
 
     def __init__(self) -> None:
         super().__init__(
@@ -140,6 +144,8 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.charge(CALL_STEPS)
         if isinstance(callee, jinja2.runtime.LoopContext) and args:
             args = (self.counted(context, args[0]), *args[1:])
+        if isinstance(getattr(callee, "__self__", None), str):
+            _check_widths(callee.__self__ if callee.__name__ == "format" else "", (*args, *kwargs.values()))
         return self.sized(super().call(context, callee, *args, **kwargs))
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
@@ -147,6 +153,8 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             for sequence, times in ((left, right), (right, left)):
                 if hasattr(sequence, "__len__") and isinstance(times, int) and len(sequence) * times > MAX_TEXT:
                     raise TemplateLimitError(f"it repeats something to more than {MAX_TEXT} characters")
+        if operator == "%" and isinstance(left, str):
+            _check_widths(left, right if isinstance(right, tuple) else (right,))
         if operator == "**" and isinstance(right, (int, float)) and abs(right) > 1024:
             raise TemplateLimitError(f"it raises a number to the power {right}; allowed: at most 1024")
         return self.sized(super().call_binop(context, operator, left, right))
@@ -179,6 +187,12 @@ class _Bounds(NodeTransformer):
         sized.environment = node.environment
         node.filter = sized
         return node
+
+
+def _check_widths(text: str, values: Iterable[Any]) -> None:
+    """Refuses what pads a text to any length (``center``, ``zfill``, ``%9999999d``) before it is built."""
+    if _WIDE.search(text) or any(isinstance(each, int) and each > MAX_TEXT for each in values):
+        raise TemplateLimitError(f"it pads a text to more than {MAX_TEXT} characters")
 
 
 def _filtered(node: nodes.Node, name: str) -> nodes.Filter:

@@ -62,7 +62,7 @@ def get_format(name: str) -> ToolFormat:
     Raises:
         InvalidArgumentError: There is none.
     """
-    form = FORMATS.get(name)
+    form = FORMATS.get(name) if isinstance(name, str) else None
     if form is None:
         raise InvalidArgumentError(f"tool format is {name!r}; allowed: {', '.join(FORMATS)}")
     return form
