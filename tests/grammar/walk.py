@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping
 from functools import cache
@@ -89,7 +88,3 @@ def object_schema(**properties: object) -> dict[str, object]:
         "required": list(properties),
         "additionalProperties": False,
     }
-
-
-def as_json(text: str) -> object:
-    return json.loads(text)

@@ -122,21 +122,24 @@ class ModelOptions:
         """Loads the model in ``path``."""
         from onnx_genai.pipelines import LLM
 
-        return LLM(
-            path,
-            ep=self.ep,
-            backend=self.backend,
-            variant=self.variant,
-            vram_limit=self.vram_limit,
-            host_ram_limit=self.host_ram_limit,
-            disk_limit=self.disk_limit,
-            disk_folder=self.disk_folder,
-            kv_dtype=self.kv_dtype,
-            prefix_cache=not self.no_prefix_cache,
-            decoder=self.decoder,
-            max_context=self.max_context,
-            threads=self.threads,
-        )
+        return LLM(path, **self.arguments())
+
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments of ``LLM`` and ``AsyncLLM`` that these options are."""
+        return {
+            "ep": self.ep,
+            "backend": self.backend,
+            "variant": self.variant,
+            "vram_limit": self.vram_limit,
+            "host_ram_limit": self.host_ram_limit,
+            "disk_limit": self.disk_limit,
+            "disk_folder": self.disk_folder,
+            "kv_dtype": self.kv_dtype,
+            "prefix_cache": not self.no_prefix_cache,
+            "decoder": self.decoder,
+            "max_context": self.max_context,
+            "threads": self.threads,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

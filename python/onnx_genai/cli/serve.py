@@ -154,22 +154,7 @@ def _loader(path: Path, loading: ModelOptions, *, max_num_seqs: int) -> Callable
     def load() -> AsyncLLM:
         from onnx_genai.pipelines import AsyncLLM
 
-        return AsyncLLM(
-            path,
-            ep=loading.ep,
-            backend=loading.backend,
-            variant=loading.variant,
-            vram_limit=loading.vram_limit,
-            host_ram_limit=loading.host_ram_limit,
-            disk_limit=loading.disk_limit,
-            disk_folder=loading.disk_folder,
-            kv_dtype=loading.kv_dtype,
-            prefix_cache=not loading.no_prefix_cache,
-            decoder=loading.decoder,
-            max_context=loading.max_context,
-            threads=loading.threads,
-            max_num_seqs=max_num_seqs,
-        )
+        return AsyncLLM(path, **loading.arguments(), max_num_seqs=max_num_seqs)
 
     return load
 

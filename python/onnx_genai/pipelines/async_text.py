@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast, overload
@@ -135,9 +136,9 @@ class AsyncLLM(TextModel):
             response_format=response_format,
         )
         options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
-        chat = await asyncio.to_thread(self._ready_chat, messages, params, request, template_kwargs)
-        own = dataclasses.replace(options, grammar=chat.grammar)
-        generation = self._engine.submit_async(chat.prompt_ids, chat.params, own, until_end=True)
+        chat, generation = await self._start_chat(
+            messages, params, request, template_kwargs=template_kwargs, options=options, until_end=True
+        )
         return chat.read(await generation.result())
 
     def chat_stream(
@@ -166,13 +167,17 @@ class AsyncLLM(TextModel):
             response_format=response_format,
         )
         options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
-
-        async def start() -> tuple[AsyncGeneration, ChatReader]:
-            chat = await asyncio.to_thread(self._ready_chat, messages, params, request, template_kwargs)
-            own = dataclasses.replace(options, grammar=chat.grammar)
-            return self._engine.submit_async(chat.prompt_ids, chat.params, own), chat.reader()
-
-        return AsyncChatStream(start)
+        return AsyncChatStream(
+            partial(
+                self._start_chat,
+                messages,
+                params,
+                request,
+                template_kwargs=template_kwargs,
+                options=options,
+                until_end=False,
+            )
+        )
 
     def session(self, *, cache_salt: str = "") -> AsyncSession:
         """As :meth:`LLM.session <onnx_genai.LLM.session>`."""
@@ -198,6 +203,20 @@ class AsyncLLM(TextModel):
     ) -> None:
         await self.close()
 
+    async def _start_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None,
+        request: ChatRequest,
+        *,
+        template_kwargs: Mapping[str, Any] | None,
+        options: RequestOptions,
+        until_end: bool,
+    ) -> tuple[PreparedChat, AsyncGeneration]:
+        chat = await asyncio.to_thread(self._ready_chat, messages, params, request, template_kwargs)
+        own = dataclasses.replace(options, grammar=chat.grammar)
+        return chat, self._engine.submit_async(chat.prompt_ids, chat.params, own, until_end=until_end)
+
     def _ready_chat(
         self,
         messages: Sequence[ChatMessage],
@@ -221,7 +240,7 @@ class AsyncLLM(TextModel):
 class AsyncChatStream:
     """The pieces of a chat answer, for ``async for``. Leaving it aborts the request."""
 
-    def __init__(self, start: Callable[[], Awaitable[tuple[AsyncGeneration, ChatReader]]]) -> None:
+    def __init__(self, start: Callable[[], Awaitable[tuple[PreparedChat, AsyncGeneration]]]) -> None:
         """Use :meth:`AsyncLLM.chat_stream`."""
         self._start = start
         self._running: tuple[AsyncGeneration, ChatReader] | None = None
@@ -237,7 +256,8 @@ class AsyncChatStream:
         if self._running is None and not self._is_closed:
             self._is_starting = True
             try:
-                self._running = await self._start()
+                chat, generation = await self._start()
+                self._running = generation, chat.reader()
             except BaseException:
                 self._is_closed = True
                 raise
