@@ -102,6 +102,8 @@ static_assert(offsetof(OrtApi, AddCustomOpDomain) == offset<ort_abi::AddCustomOp
 static_assert(offsetof(OrtApi, KernelInfoGetAttribute_float) == offset<ort_abi::KernelInfoGetAttributeFloat>());
 static_assert(offsetof(OrtApi, KernelInfoGetAttribute_int64) == offset<ort_abi::KernelInfoGetAttributeInt64>());
 static_assert(offsetof(OrtApi, KernelInfo_GetNodeName) == offset<ort_abi::KernelInfoGetNodeName>());
+static_assert(offsetof(OrtApi, KernelInfoGetConstantInput_tensor) ==
+              offset<ort_abi::KernelInfoGetConstantInputTensor>());
 static_assert(offsetof(OrtApi, KernelContext_GetInputCount) == offset<ort_abi::KernelContextGetInputCount>());
 static_assert(offsetof(OrtApi, KernelContext_GetInput) == offset<ort_abi::KernelContextGetInput>());
 static_assert(offsetof(OrtApi, KernelContext_GetOutput) == offset<ort_abi::KernelContextGetOutput>());
@@ -176,6 +178,8 @@ static_assert(arity<decltype(OrtApi::AddCustomOpDomain)>() == ort_abi::AddCustom
 static_assert(arity<decltype(OrtApi::KernelInfoGetAttribute_float)>() == ort_abi::KernelInfoGetAttributeFloat::kArity);
 static_assert(arity<decltype(OrtApi::KernelInfoGetAttribute_int64)>() == ort_abi::KernelInfoGetAttributeInt64::kArity);
 static_assert(arity<decltype(OrtApi::KernelInfo_GetNodeName)>() == ort_abi::KernelInfoGetNodeName::kArity);
+static_assert(arity<decltype(OrtApi::KernelInfoGetConstantInput_tensor)>() ==
+              ort_abi::KernelInfoGetConstantInputTensor::kArity);
 static_assert(arity<decltype(OrtApi::KernelContext_GetInputCount)>() == ort_abi::KernelContextGetInputCount::kArity);
 static_assert(arity<decltype(OrtApi::KernelContext_GetInput)>() == ort_abi::KernelContextGetInput::kArity);
 static_assert(arity<decltype(OrtApi::KernelContext_GetOutput)>() == ort_abi::KernelContextGetOutput::kArity);

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from onnx_genai.errors import InvalidArgumentError
 
 __all__ = [
+    "Backend",
     "ChatChunk",
     "Choice",
     "Chunk",
@@ -31,6 +32,9 @@ __all__ = [
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 """Why a sequence ended: an EOS or stop id/string, a length limit, an abort, or an error of this sequence alone."""
+
+Backend = Literal["auto", "ort", "native"]
+"""Whose kernels compute quantized products: ONNX Runtime's, or ours; ``auto`` is ours where they are faster."""
 
 Decoder = Literal["auto", "paged", "slot", "copy"]
 """Which decoder runs a graph; ``auto`` is the first of them that can."""

@@ -91,13 +91,14 @@ def test_generate_given_a_broken_file_names_it(
     assert "Traceback" not in ran.err
 
 
-def test_generate_given_the_native_backend_says_that_it_is_not_there(
+def test_generate_given_the_native_backend_and_nothing_quantized_fails(
     run: Run, scripted_package: Callable[..., Path]
 ) -> None:
     ran = run("generate", scripted_package(TEXT), "-p", "Hi", "--backend", "native")
 
     assert (ran.code, ran.out) == (1, "")
-    assert "native" in ran.err
+    assert "backend is 'native'" in ran.err
+    assert "no quantized matrix products" in ran.err
 
 
 def test_generate_given_a_file_of_the_package_takes_the_package(

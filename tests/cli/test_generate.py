@@ -354,7 +354,7 @@ def test_generate_interrupted_while_it_runs_exits_with_130(run: Run, script: Scr
         (errors.PackageError("model/model.onnx: is cut off"), "model/model.onnx: is cut off"),
         (errors.BackendError("ORT 1: no such operator"), "ORT 1"),
         (errors.ResourceExhaustedError("KV needs 9 GiB, the budget is 1 GiB"), "9 GiB"),
-        (errors.UnsupportedError("backend 'native' is not available in this version"), "native"),
+        (errors.UnsupportedError("backend is 'native', but no operator of this graph has a kernel of ours"), "native"),
         (PermissionError(13, "Permission denied", "/x/model.onnx"), "Permission denied: /x/model.onnx"),
         (OSError(28, "No space left on device"), "No space left on device"),
         (MemoryError(), "MemoryError"),

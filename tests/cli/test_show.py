@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
+from tests.graph.native_cases import packed_mlp
+from tests.graph.tiny import save
 
 
 def test_show_prints_format_files_decoder_and_limits(run: Run, scripted_package: Callable[..., Path]) -> None:
@@ -75,6 +77,49 @@ def test_show_given_a_paged_graph_names_layers_and_blocks(run: Run, checksum_pac
 
     assert "attention nodes as PagedAttention: 2 of 2" in lines
     assert "kv cache: 2 layers of float32, 2 heads, keys of 8, values of 8, blocks of 16" in lines
+
+
+def test_show_given_quantized_products_says_whose_kernels_run_them(run: Run, tmp_path: Path) -> None:
+    save(packed_mlp(), tmp_path)
+
+    lines = run("show", tmp_path).out.splitlines()
+    facts = json.loads(run("show", tmp_path, "--json").out)
+
+    assert lines[lines.index("backend: native") + 1] == (
+        "  quantized products: 2 nodes, 2 in genai.runtime (4 bits, block 16: 2), as 2 nodes, 1 with SwiGLU"
+    )
+    assert "operators of genai.runtime: MatMulNBits 2" in lines
+    assert "operators of onnxruntime: Gather 1, Slice 1" in lines
+    assert facts["backend"] == "native"
+    assert facts["operators"] == {"genai.runtime": {"MatMulNBits": 2}, "onnxruntime": {"Gather": 1, "Slice": 1}}
+
+
+def test_show_given_the_backend_ort_shows_the_graph_of_that(run: Run, tmp_path: Path) -> None:
+    save(packed_mlp(), tmp_path)
+
+    lines = run("show", tmp_path, "--backend", "ort").out.splitlines()
+
+    assert lines[lines.index("backend: ort") + 1 :][:2] == [
+        "  quantized products: 2 nodes, 0 in genai.runtime",
+        "  left to onnxruntime: the backend is ort",
+    ]
+    assert not any(line.startswith("operators of genai.runtime") for line in lines)
+
+
+def test_show_given_no_quantized_products_names_the_backend_only(
+    run: Run, checksum_package: Callable[..., Path]
+) -> None:
+    lines = run("show", checksum_package("gqa")).out.splitlines()
+
+    assert "backend: ort" in lines
+    assert not any("quantized products" in line for line in lines)
+
+
+def test_show_given_an_unknown_backend_is_wrong_usage(run: Run, tmp_path: Path) -> None:
+    ran = run("show", tmp_path, "--backend", "onnx")
+
+    assert ran.code == 2
+    assert "auto, ort, or native" in ran.err
 
 
 def test_show_given_a_folder_without_a_model_names_what_is_missing(run: Run, tmp_path: Path) -> None:

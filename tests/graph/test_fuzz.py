@@ -16,6 +16,7 @@ from onnx_genai.errors import GenAIError
 from onnx_genai.graph import resolve
 from onnx_genai.package import read
 from tests.graph import tiny_attention
+from tests.graph.native_cases import packed_mlp
 from tests.graph.tiny import gqa_decoder, kv_decoder, save
 
 SETTINGS = settings(
@@ -35,6 +36,7 @@ GRAPHS: list[Callable[[], onnx.ModelProto]] = [
         )
     ),
     lambda: tiny_attention.build(tiny_attention.Tiny(form="static_4d", attributes={"is_causal": 1})),
+    packed_mlp,
 ]
 TEXT_FILES = [
     "inference_metadata.yaml",
@@ -105,7 +107,7 @@ JSON_VALUES = st.recursive(
 
 def _open(folder: Path) -> None:
     with contextlib.suppress(GenAIError):
-        resolve(read(folder))
+        resolve(read(folder), backend="auto")
 
 
 @pytest.fixture

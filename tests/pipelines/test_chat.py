@@ -31,6 +31,12 @@ TOOLS_SHOWN = (
     " | tojson }}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
 WEATHER = {
     "type": "function",
     "function": {
@@ -408,7 +414,13 @@ def test_answer_is_of_the_form_or_a_call(noise: Open, scripted: Open, form: Any)
         ({"tools": [{"type": "function", "function": {}}]}, "no function name"),
         ({"tools": [{"type": "retrieval"}]}, "retrieval"),
         ({"tools": [WEATHER], "tool_format": "nobody's"}, "nobody's"),
+        ({"tools": 1}, "tools is 1; allowed: a list of mappings"),
+        ({"tools": WEATHER}, "allowed: a list of mappings"),
+        ({"tools": [WEATHER, WEATHER]}, "two tools are called 'get_weather'"),
+        ({"tools": [named("a<|im_end|>b")], "tool_choice": "required"}, "special token '<|im_end|>' in its name"),
+        ({"tools": [WEATHER], "response_format": grammar.lark('start: "a" rest\nrest: "b"\n')}, "cannot be combined"),
         ({"response_format": 3}, "3"),
+        ({"response_format": b"{}"}, "bytes"),
         ({"response_format": {"type": "regex"}}, "regex"),
         ({"response_format": {"type": "json_schema"}}, "json_schema.schema"),
         ({"response_format": {"not": {}}}, "not"),

@@ -88,6 +88,13 @@ def test_metrics_count_requests_tokens_and_times(hello: RunningServer) -> None:
     assert after["onnx_genai:open_requests{}"] == 0
 
 
+def test_metrics_name_decoder_and_backend(hello: RunningServer) -> None:
+    decoder = hello.http.get("/props").json()["models"][0]["engine"]["decoder"]
+    labels = {"backend": "ort", "decoder": decoder, "model_name": "org/hello"}
+
+    assert numbers(hello)["onnx_genai:model_info" + json.dumps(labels, sort_keys=True)] == 1
+
+
 def test_metrics_count_answers_that_were_given_up_or_failed(slow: RunningServer) -> None:
     def count(reason: str) -> float:
         labels = json.dumps({"finished_reason": reason, "model_name": "slow"}, sort_keys=True)

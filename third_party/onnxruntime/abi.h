@@ -240,6 +240,8 @@ using AddCustomOpDomain = Function<28, 1, Status*(SessionOptions*, CustomOpDomai
 using KernelInfoGetAttributeFloat = Function<85, 1, Status*(const KernelInfo*, const char*, float*)>;
 using KernelInfoGetAttributeInt64 = Function<86, 1, Status*(const KernelInfo*, const char*, std::int64_t*)>;
 using KernelInfoGetNodeName = Function<244, 15, Status*(const KernelInfo*, char*, std::size_t*)>;
+using KernelInfoGetConstantInputTensor =
+    Function<249, 15, Status*(const KernelInfo*, std::size_t, int*, const Value**)>;
 using KernelContextGetInputCount = Function<88, 1, Status*(const KernelContext*, std::size_t*)>;
 using KernelContextGetInput = Function<90, 1, Status*(const KernelContext*, std::size_t, const Value**)>;
 using KernelContextGetOutput =

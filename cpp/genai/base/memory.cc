@@ -1,12 +1,15 @@
 #include "genai/base/memory.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string>
 
 #if defined(__linux__)
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #endif
 
@@ -103,6 +106,69 @@ std::int64_t resident_set_bytes() {
   if (file >> total_pages >> resident_pages) return resident_pages * sysconf(_SC_PAGESIZE);
 #endif
   return 0;
+}
+
+#if defined(__linux__)
+namespace {
+
+/// Whether all pages [first, end) that are in memory are a file's, by the kernel's table of this process.
+bool are_file_pages(std::uintptr_t first, std::uintptr_t end) {
+  constexpr std::uint64_t kOfFile = 1ULL << 61;
+  constexpr std::uint64_t kSwapped = 1ULL << 62;
+  constexpr std::uint64_t kPresent = 1ULL << 63;
+  const int file = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  std::array<std::uint64_t, 1024> entries{};
+  bool all = true;
+  while (all && first < end) {
+    const std::size_t count = std::min<std::size_t>(entries.size(), end - first);
+    const auto wanted = static_cast<ssize_t>(count * sizeof(std::uint64_t));
+    all = pread(file, entries.data(), static_cast<std::size_t>(wanted),
+                static_cast<off_t>(first * sizeof(std::uint64_t))) == wanted;
+    for (std::size_t i = 0; all && i < count; ++i) {
+      all = (entries[i] & kSwapped) == 0 && ((entries[i] & kPresent) == 0 || (entries[i] & kOfFile) != 0);
+    }
+    first += count;
+  }
+  close(file);
+  return all;
+}
+
+}  // namespace
+
+void release_file_pages(const void* data, std::size_t size_bytes) {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto start = reinterpret_cast<std::uintptr_t>(data);
+  const std::uintptr_t first = (start + page - 1) / page;
+  const std::uintptr_t end = (start + size_bytes) / page;
+  if (first >= end || !are_file_pages(first, end)) return;
+  madvise(reinterpret_cast<void*>(first * page), (end - first) * page, MADV_DONTNEED);
+}
+#else
+void release_file_pages(const void* /*data*/, std::size_t /*size_bytes*/) {}
+#endif
+
+std::optional<FilePlace> file_place(const void* data) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  std::ifstream maps("/proc/self/maps");
+  std::string line;
+  while (std::getline(maps, line)) {
+    char* rest = nullptr;
+    const std::uintptr_t start = std::strtoull(line.c_str(), &rest, 16);
+    if (*rest != '-') continue;
+    const std::uintptr_t end = std::strtoull(rest + 1, &rest, 16);
+    if (address < start || address >= end) continue;
+    std::istringstream fields(rest);
+    std::string permissions;
+    std::string device;
+    std::int64_t offset = 0;
+    std::uint64_t inode = 0;
+    fields >> std::hex >> permissions >> offset >> device >> std::dec >> inode;
+    if (!fields) return std::nullopt;
+    if (inode == 0) return std::nullopt;
+    return FilePlace{device + ":" + std::to_string(inode), offset + static_cast<std::int64_t>(address - start)};
+  }
+  return std::nullopt;
 }
 
 }  // namespace genai

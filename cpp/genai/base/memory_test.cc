@@ -2,7 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <vector>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 namespace genai {
 
@@ -20,6 +26,43 @@ TEST_CASE("Meminfo_KeyAbsentOrBroken_GivesNothing") {
 }
 
 #if defined(__linux__)
+TEST_CASE("ReleaseFilePages_MappedFile_LeavesMemoryAndStaysReadable") {
+  constexpr std::size_t kSize = std::size_t{32} << 20;
+  std::FILE* const file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  const std::vector<char> content(kSize, 'a');
+  REQUIRE(std::fwrite(content.data(), 1, kSize, file) == kSize);
+  std::fflush(file);
+  auto* const mapped = static_cast<char*>(mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE, fileno(file), 0));
+  REQUIRE(mapped != MAP_FAILED);
+  const auto sum = [&] { return std::count(mapped, mapped + kSize, 'a'); };
+  CHECK(sum() == static_cast<std::ptrdiff_t>(kSize));
+  const std::int64_t before = resident_set_bytes();
+
+  release_file_pages(mapped, kSize);
+  REQUIRE(file_place(mapped + 5).has_value());
+  CHECK(file_place(mapped + 5)->offset == 5);
+  CHECK(file_place(mapped + kSize - 1)->file == file_place(mapped)->file);
+  CHECK_FALSE(file_place(content.data()).has_value());
+  CHECK(before - resident_set_bytes() > static_cast<std::int64_t>(kSize) * 3 / 4);
+  CHECK(sum() == static_cast<std::ptrdiff_t>(kSize));
+
+  // A page that was written to must not go back to the file's content.
+  mapped[kSize / 2] = 'b';
+  release_file_pages(mapped, kSize);
+  CHECK(mapped[kSize / 2] == 'b');
+  munmap(mapped, kSize);
+  std::fclose(file);
+}
+
+TEST_CASE("ReleaseFilePages_Allocated_KeepsContent") {
+  std::vector<char> memory(8 << 20, 'x');
+
+  release_file_pages(memory.data(), memory.size());
+
+  CHECK(std::count(memory.begin(), memory.end(), 'x') == 8 << 20);
+}
+
 TEST_CASE("ResidentSet_MemoryTouched_Grows") {
   const std::int64_t before = resident_set_bytes();
   const std::vector<char> touched(64 << 20, 1);

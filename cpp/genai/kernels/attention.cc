@@ -16,23 +16,27 @@ const AttentionKernels& attention_kernels(Isa isa) {
   switch (isa) {
     case Isa::kPlain:
       return kAttentionPlain;
-#if defined(__aarch64__)
     case Isa::kNeon:
+    case Isa::kNeonDot:
+#if defined(__aarch64__)
       return kAttentionNeon;
-    case Isa::kAvx2:
-    case Isa::kAvx512:
+#else
       break;
-#elif defined(__x86_64__)
+#endif
+#if defined(__x86_64__)
     case Isa::kAvx2:
+    case Isa::kAvxVnni:
       return kAttentionAvx2;
     case Isa::kAvx512:
+    case Isa::kAvx512Vnni:
+    case Isa::kAmx:
       return kAttentionAvx512;
-    case Isa::kNeon:
-      break;
 #else
-    case Isa::kNeon:
     case Isa::kAvx2:
+    case Isa::kAvxVnni:
     case Isa::kAvx512:
+    case Isa::kAvx512Vnni:
+    case Isa::kAmx:
       break;
 #endif
   }

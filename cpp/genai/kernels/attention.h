@@ -1,5 +1,6 @@
 #pragma once
 
+#include "genai/kernels/element_kind.h"
 #include "genai/kernels/isa.h"
 
 #include <cstddef>
@@ -21,9 +22,6 @@ inline constexpr int kTileRows = 48;
 
 /// Floats from one row of scores to the next; not a multiple of 1024, so that rows do not share cache sets.
 inline constexpr int kScoreStride = kRangeKeys + 16;
-
-/// How queries, keys and values are stored outside the KV cache, and how KV is.
-enum class ElementKind : std::uint8_t { kFloat32, kFloat16, kBFloat16, kInt8 };
 
 /// What all sequences of a call share.
 struct AttentionShape {

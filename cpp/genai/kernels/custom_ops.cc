@@ -1,10 +1,13 @@
 #include "genai/kernels/custom_ops.h"
 
+#include "genai/kernels/matmul_nbits.h"
 #include "genai/kernels/paged_attention.h"
 
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 namespace genai::kernels {
 namespace {
@@ -17,7 +20,11 @@ const ort::OpDomain& domain_of(const void* key, const Api& api) {
   static auto& domains = *new std::map<const void*, std::unique_ptr<const ort::OpDomain>>;
   const std::lock_guard lock(mutex);
   std::unique_ptr<const ort::OpDomain>& domain = domains[key];
-  if (!domain) domain = std::make_unique<const ort::OpDomain>(api, kOpDomain, paged_attention_definitions());
+  if (!domain) {
+    std::vector<ort::OpDefinition> definitions = paged_attention_definitions();
+    for (ort::OpDefinition& definition : matmul_nbits_definitions()) definitions.push_back(std::move(definition));
+    domain = std::make_unique<const ort::OpDomain>(api, kOpDomain, std::move(definitions));
+  }
   return *domain;
 }
 

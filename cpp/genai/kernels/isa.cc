@@ -5,7 +5,54 @@
 #include <cstdlib>
 #include <string>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace genai::kernels {
+namespace {
+
+#if defined(__x86_64__)
+
+/// The words of cpuid's leaf 7, which __builtin_cpu_supports of older compilers does not know in full.
+bool cpu_has_avx_vnni() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1U << 4) != 0;
+}
+
+bool cpu_has_int8_tiles() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  constexpr unsigned kTile = 1U << 24;
+  constexpr unsigned kInt8 = 1U << 25;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kTile) != 0 && (d & kInt8) != 0;
+}
+
+/// Linux gives a process the tiles' state on demand only.
+bool may_use_tiles() {
+#if defined(__linux__)
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;
+  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return granted;
+#else
+  return false;
+#endif
+}
+
+#endif
+
+}  // namespace
 
 std::string_view isa_name(Isa isa) {
   switch (isa) {
@@ -13,10 +60,18 @@ std::string_view isa_name(Isa isa) {
       return "plain";
     case Isa::kNeon:
       return "neon";
+    case Isa::kNeonDot:
+      return "neondot";
     case Isa::kAvx2:
       return "avx2";
+    case Isa::kAvxVnni:
+      return "avxvnni";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAvx512Vnni:
+      return "avx512vnni";
+    case Isa::kAmx:
+      return "amx";
   }
   return "unknown";
 }
@@ -25,12 +80,21 @@ std::vector<Isa> supported_isas() {
   std::vector<Isa> isas = {Isa::kPlain};
 #if defined(__aarch64__)
   isas.push_back(Isa::kNeon);
+#if defined(__linux__)
+  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) isas.push_back(Isa::kNeonDot);
+#endif
 #endif
 #if defined(__x86_64__)
   const bool has_avx2 =
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (has_avx2) isas.push_back(Isa::kAvx2);
-  if (has_avx2 && __builtin_cpu_supports("avx512f")) isas.push_back(Isa::kAvx512);
+  if (has_avx2 && cpu_has_avx_vnni()) isas.push_back(Isa::kAvxVnni);
+  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f");
+  if (has_avx512) isas.push_back(Isa::kAvx512);
+  const bool has_vnni = has_avx512 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+  if (has_vnni) isas.push_back(Isa::kAvx512Vnni);
+  if (has_vnni && cpu_has_int8_tiles() && may_use_tiles()) isas.push_back(Isa::kAmx);
 #endif
   return isas;
 }

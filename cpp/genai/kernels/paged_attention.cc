@@ -4,6 +4,7 @@
 #include "genai/kernels/attention_work.h"
 #include "genai/kernels/isa.h"
 #include "genai/kernels/paged_inputs.h"
+#include "genai/kernels/parallel.h"
 
 #include <algorithm>
 #include <atomic>
@@ -14,21 +15,6 @@ namespace {
 
 /// New tokens that one thread writes in one go: those of a block mostly, so that threads do not share cache lines.
 constexpr std::int64_t kWriteTokens = 16;
-
-/// Calls work(index, thread) for each index below `count`, from `threads` threads that take the next index when they
-/// are free.
-template <typename Work>
-void run_all(const ort::KernelContext& context, std::size_t count, int threads, const Work& work) {
-  if (threads <= 1) {
-    for (std::size_t index = 0; index < count; ++index) work(index, 0);
-    return;
-  }
-  std::atomic<std::size_t> next{0};
-  auto body = [&](std::size_t thread) {
-    for (std::size_t index = next++; index < count; index = next++) work(index, static_cast<int>(thread));
-  };
-  context.parallel_for(static_cast<std::size_t>(threads), body);
-}
 
 class PagedAttention final : public ort::OpKernel {
  public:

@@ -140,6 +140,15 @@ float KernelInfo::number(const char* name, float fallback) const {
   return status.code == 0 ? value : fallback;
 }
 
+KernelTensor KernelInfo::constant(std::size_t index) const {
+  int is_constant = 0;
+  const ort_abi::Value* value = nullptr;
+  throw_if_failed(api_, api_.call<ort_abi::KernelInfoGetConstantInputTensor>(handle_, index, &is_constant, &value),
+                  "ONNX Runtime could not give an operator's constant");
+  if (is_constant == 0 || value == nullptr) return {};
+  return read_tensor(api_, value);
+}
+
 std::string KernelInfo::node_name() const {
   std::size_t size = 0;  // with the closing zero
   take_status(api_, api_.call<ort_abi::KernelInfoGetNodeName>(handle_, static_cast<char*>(nullptr), &size));

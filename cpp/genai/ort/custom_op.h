@@ -36,7 +36,7 @@ struct KernelTensor {
   }
 };
 
-/// Attributes of a node, while its kernel is made.
+/// Attributes and constants of a node, while its kernel is made.
 class KernelInfo {
  public:
   KernelInfo(const ort_abi::Api& api, const ort_abi::KernelInfo* handle) : api_(api), handle_(handle) {}
@@ -44,6 +44,9 @@ class KernelInfo {
   /// The attribute, or `fallback` when the node does not have it or has it with another type.
   std::int64_t integer(const char* name, std::int64_t fallback) const;
   float number(const char* name, float fallback) const;
+  /// The data of an input that is a constant of the graph; it lives as long as the session. Not present when the node
+  /// leaves the input out or computes it. Throws kBackend.
+  KernelTensor constant(std::size_t index) const;
   /// Name of the node, for errors.
   std::string node_name() const;
 

@@ -11,12 +11,12 @@ import click
 
 from onnx_genai.cli.limits import checked_limit
 from onnx_genai.errors import InvalidArgumentError
-from onnx_genai.types import Decoder, KvDtype, SamplingParams
+from onnx_genai.types import Backend, Decoder, KvDtype, SamplingParams
 
 if TYPE_CHECKING:
     from onnx_genai.pipelines import LLM
 
-__all__ = ["ModelOptions", "SamplingOptions", "model_options", "sampling_options", "take"]
+__all__ = ["ModelOptions", "SamplingOptions", "checked_backend", "model_options", "sampling_options", "take"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Options = TypeVar("Options", "ModelOptions", "SamplingOptions")
@@ -26,7 +26,8 @@ DECODERS = ("auto", "paged", "slot", "copy")
 KV_DTYPES = ("auto", "float32", "float16", "bfloat16", "int8")
 
 
-def _checked_backend(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def checked_backend(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """``value`` if it is a backend; else wrong usage."""
     if value not in BACKENDS:
         raise click.BadParameter(f"{value!r} is no backend; choose auto, ort, or native", context, parameter)
     return value
@@ -35,7 +36,7 @@ def _checked_backend(context: click.Context, parameter: click.Parameter, value: 
 _MODEL_OPTIONS = (
     click.option("--ep", default="cpu", show_default=True, help="Execution provider of ONNX Runtime."),
     click.option(
-        "--backend", callback=_checked_backend, default="auto", show_default=True, help="auto, ort, or native."
+        "--backend", callback=checked_backend, default="auto", show_default=True, help="auto, ort, or native."
     ),
     click.option("--variant", help="Which of several graphs to take: q4, fp16, ..."),
     click.option(
@@ -101,7 +102,7 @@ class ModelOptions:
     """How a model is found and loaded."""
 
     ep: str
-    backend: str
+    backend: Backend
     variant: str | None
     max_context: int | None
     vram_limit: str

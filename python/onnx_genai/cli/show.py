@@ -11,9 +11,11 @@ import click
 
 from onnx_genai.cli import console
 from onnx_genai.cli.models import local_model
+from onnx_genai.cli.options import checked_backend
 
 if TYPE_CHECKING:
     from onnx_genai.package import GenerationDefaults, ModelPackage
+    from onnx_genai.types import Backend
 
 __all__ = ["show"]
 
@@ -21,15 +23,16 @@ __all__ = ["show"]
 @click.command()
 @click.argument("model")
 @click.option("--variant", help="Which of several graphs to look at.")
+@click.option("--backend", callback=checked_backend, default="auto", show_default=True, help="auto, ort, or native.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def show(model: str, variant: str | None, as_json: bool) -> None:
-    """Print what MODEL is: files, inputs and outputs, decoder, limits, defaults, and what is odd about it.
+def show(model: str, variant: str | None, backend: Backend, as_json: bool) -> None:
+    """Print what MODEL is: files, inputs and outputs, decoder, kernels, limits, defaults, and what is odd about it.
 
     No weights are loaded and nothing is fetched.
     """
     from onnx_genai.pipelines import inspect
 
-    package, graph = inspect(local_model(model), variant=variant)
+    package, graph = inspect(local_model(model), variant=variant, backend=backend)
     facts = _facts(package, graph)
     if as_json:
         console.write(json.dumps(facts, ensure_ascii=False, indent=2) + "\n")
@@ -59,6 +62,9 @@ def _facts(package: ModelPackage, graph: dict[str, Any]) -> dict[str, Any]:
         "ports": {**graph["ports"], "logits": graph["logits"]},
         "kv": graph["kv"],
         "coverage": graph["coverage"],
+        "backend": graph["products"]["backend"],
+        "products": graph["products"],
+        "operators": graph["operators"],
         "max_batch": graph["max_batch"],
         "vocab_size": graph["vocab_size"],
         "context_limit": graph["context_limit"],
@@ -100,6 +106,9 @@ def _lines(facts: dict[str, Any]) -> Iterable[str]:
     yield f"decoder: {facts['decoder']}"
     yield from _known(facts, (("decoder_reason", "  because"), ("rewrite", "  graph")))
     yield from _coverage(facts["coverage"])
+    yield from _products(facts["products"])
+    for kernel, counts in sorted(facts["operators"].items()):
+        yield f"operators of {kernel}: {', '.join(f'{name} {count}' for name, count in counts.items())}"
     yield "inputs and outputs:"
     for role, port in facts["ports"].items():
         yield f"  {role}: {port}"
@@ -127,6 +136,22 @@ def _coverage(coverage: dict[str, Any]) -> Iterable[str]:
     more = coverage["num_problems"] - len(coverage["problems"])
     if more:
         yield f"  and {more} more"
+
+
+def _products(products: dict[str, Any]) -> Iterable[str]:
+    """Whose kernels compute the quantized products."""
+    yield f"backend: {products['backend']}"
+    if not products["nodes"]:
+        return
+    line = f"  quantized products: {products['nodes']} nodes, {products['replaced']} in genai.runtime"
+    if products["replaced"]:
+        parts = [f"as {products['joined']} nodes"]
+        parts += [f"{products['swiglu']} with SwiGLU"] if products["swiglu"] else []
+        parts += [f"{products['biases']} biases"] if products["biases"] else []
+        line += f" ({'; '.join(products['kinds'])}), {', '.join(parts)}"
+    yield line
+    for problem in products["problems"]:
+        yield f"  left to onnxruntime: {problem}"
 
 
 def _known(facts: dict[str, Any], rows: Iterable[tuple[str, str]]) -> Iterable[str]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from onnx_genai import package
 from onnx_genai.compat.unsupported import refuse
@@ -14,6 +14,7 @@ from onnx_genai.errors import InvalidArgumentError, NotFoundError, UnsupportedEr
 from onnx_genai.package import ContextLimit, KvHints, ModelPackage, genai_config, huggingface
 from onnx_genai.package.fields import Fields
 from onnx_genai.package.files import PackageFolder
+from onnx_genai.types import Backend
 
 __all__ = ["Config", "config_of"]
 
@@ -102,7 +103,10 @@ class Config:
         self._providers = [*(self._providers or ()), name]
 
     def set_provider_option(self, provider: str, key: str, value: str) -> None:
-        """Sets an option of a provider, and appends that provider if it is not there yet."""
+        """Sets an option of a provider, and appends that provider if it is not there yet.
+
+        ``cpu`` has the option ``backend`` (``auto``, ``ort`` or ``native``) of :class:`onnx_genai.LLM`.
+        """
         for name, text in (("provider", provider), ("key", key), ("value", value)):
             if not isinstance(text, str):
                 raise InvalidArgumentError(f"{name} is {text!r}; allowed: a text")
@@ -153,6 +157,10 @@ class Config:
         stated = {entry.name: entry.options for entry in self.package().session_options.provider_options}
         own = {**(stated.get(name, {}) if self._providers is None else {}), **self._options.get(name, {})}
         return _SPELLING.get(name, name), own if name != "cpu" else {}
+
+    def backend(self) -> Backend:
+        """Whose kernels compute quantized products: the option ``backend`` of the provider ``cpu``, else ``auto``."""
+        return cast("Backend", self._options.get("cpu", {}).get("backend", "auto"))
 
     def package(self) -> ModelPackage:
         """What the package says, with all overlays.

@@ -42,7 +42,9 @@ class Model:
         table = TokenTableData.empty() if path is None else PlainTokenizer.from_file(path).token_table()
         provider, options = config.provider()
         try:
-            self.engine = ModelEngine.open(self.package, table, EngineOptions(ep=provider, ep_options=options))
+            self.engine = ModelEngine.open(
+                self.package, table, EngineOptions(ep=provider, ep_options=options, backend=config.backend())
+            )
         except UnsupportedError as error:
             if provider == "cpu":
                 raise

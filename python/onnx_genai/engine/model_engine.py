@@ -108,7 +108,9 @@ class ModelEngine:
         """
         options = options or EngineOptions()
         library = find_ort_library()
-        contract = graph.resolve(package, decoder=options.decoder, kv_dtype=options.kv_dtype)
+        contract = graph.resolve(
+            package, decoder=options.decoder, kv_dtype=options.kv_dtype, backend=options.graph_backend
+        )
         stamps = file_stamps(contract)
         memory = plan_memory(
             options,
@@ -146,9 +148,11 @@ class ModelEngine:
         return self._core.closed
 
     def info(self) -> dict[str, object]:
-        """Facts about the loaded model: decoder, execution provider, threads, vocabulary, KV bytes a token."""
+        """Facts about the loaded model: decoder, backend, execution provider, threads, vocabulary, KV bytes a token."""
         return {
             **self._core.info(),
+            "backend": self._contract.products.backend,
+            "native_products": self._contract.products.replaced,
             "ort_version": self.ort_library.version,
             "ort_path": str(self.ort_library.path),
             "context_limit": self.context_limit,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 from onnx_genai.engine.limits import parse_memory_limit
 from onnx_genai.errors import InvalidArgumentError
-from onnx_genai.types import Decoder, KvDtype, MemorySize
+from onnx_genai.types import Backend, Decoder, KvDtype, MemorySize
 
 __all__ = ["EngineOptions"]
 
+BACKEND_VARIABLE = "ONNX_GENAI_BACKEND"
 MAX_THREADS = 1024
 """Far above any CPU; each thread is started when the model is loaded."""
 MAX_NUM_SEQS = 2**31 - 1
@@ -25,6 +27,9 @@ class EngineOptions:
     ep: str = "cpu"
     """Execution provider: ``cpu``, or the name of one that the installed ONNX Runtime has."""
     ep_options: Mapping[str, str] = field(default_factory=dict)
+    backend: Backend = "auto"
+    """Whose kernels compute quantized matrix products: ``native`` ours, or an error if there are none that they can;
+    ``ort`` those of ONNX Runtime; ``auto`` what ``ONNX_GENAI_BACKEND`` says, else ours where they are faster."""
     threads: int | None = None
     """Intra-op threads; None uses the physical cores that this process may use."""
     max_context: int | None = None
@@ -56,6 +61,7 @@ class EngineOptions:
         if not isinstance(self.ep, str) or not self.ep or not _is_utf8(self.ep):
             raise InvalidArgumentError(f"ep is {self.ep!r}; allowed: cpu, or the name of an execution provider")
         self._check_ep_options()
+        self._check_backend()
         _check_name("decoder", self.decoder, get_args(Decoder))
         _check_name("kv_dtype", self.kv_dtype, get_args(KvDtype))
         if not isinstance(self.prefix_cache, bool):
@@ -76,6 +82,24 @@ class EngineOptions:
     def on_cpu(self) -> bool:
         """KV lies in host memory."""
         return self.ep == "cpu"
+
+    @property
+    def graph_backend(self) -> Backend:
+        """``backend`` with the environment and the provider taken into account: our kernels run on the CPU."""
+        wanted = self.backend
+        if wanted == "auto":
+            wanted = cast("Backend", os.environ.get(BACKEND_VARIABLE) or "auto")
+        return "ort" if wanted == "auto" and not self.on_cpu else wanted
+
+    def _check_backend(self) -> None:
+        _check_name("backend", self.backend, get_args(Backend))
+        name = "backend" if self.backend != "auto" else BACKEND_VARIABLE
+        _check_name(name, self.graph_backend, get_args(Backend))
+        if self.graph_backend == "native" and not self.on_cpu:
+            raise InvalidArgumentError(
+                f"{name} is 'native' and ep is {self.ep!r}; allowed: ep 'cpu', on which our kernels run, or backend "
+                "'auto' or 'ort'"
+            )
 
     def _check_ep_options(self) -> None:
         if not isinstance(self.ep_options, Mapping):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from onnx_genai.errors import InvalidArgumentError
@@ -22,6 +22,8 @@ class GrammarSpec:
 
     kind: Literal["json_schema", "regex", "lark"]
     source: str
+    is_given: bool = field(default=False, compare=False)
+    """A Lark grammar from outside: its rules may have any names, so it cannot be part of another."""
 
     def as_rule(self) -> str:
         """The grammar as the right side of a Lark rule, to be put into a larger one.
@@ -74,7 +76,7 @@ def regex(pattern: str) -> GrammarSpec:
 def lark(source: str) -> GrammarSpec:
     """Text of a grammar in llguidance's dialect of Lark; the first rule is ``start``."""
     _check_text("lark", source)
-    return GrammarSpec("lark", source)
+    return GrammarSpec("lark", source, is_given=True)
 
 
 def choice(options: Sequence[str]) -> GrammarSpec:

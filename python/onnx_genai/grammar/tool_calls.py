@@ -106,7 +106,8 @@ def tool_call_grammar(
         None for ``auto`` where calls have no mark that they begin with.
 
     Raises:
-        InvalidArgumentError: No tool, an unknown ``only``, or a format that cannot be enforced.
+        InvalidArgumentError: No tool, an unknown ``only``, a special token in a name, or a format that cannot be
+            enforced.
     """
     special = special or {}
     syntax = SYNTAX.get(form)
@@ -119,6 +120,10 @@ def tool_call_grammar(
         functions = {only: functions[only]}
     if not functions:
         raise InvalidArgumentError("tool calls are required, but there is no tool")
+    for name in functions:
+        mark = next((text for text in special if text and text in name), None)
+        if mark is not None:
+            raise InvalidArgumentError(f"the tool {name!r} has the special token {mark!r} in its name; rename the tool")
     if mode == "auto" and not syntax.trigger:
         return None
     rules = _call_rules(syntax, functions, special)
@@ -211,7 +216,7 @@ def calls_or_answer(calls: GrammarSpec, answer: GrammarSpec) -> GrammarSpec:
 
 def _named(name: str, spec: GrammarSpec) -> str:
     """A grammar as a rule, with the rules that it needs behind it."""
-    if spec.kind == "lark" and spec.source.startswith("start: "):
+    if spec.kind == "lark" and not spec.is_given:
         return spec.source.replace("start: ", f"{name}: ", 1)
     return f"{name}: {spec.as_rule()}"
 

@@ -11,7 +11,9 @@ from onnx_genai.graph.contract import (
     GraphContract,
     InputPort,
     KvPair,
+    OperatorCount,
     PagedLayer,
+    Products,
 )
 from onnx_genai.graph.describe import describe
 from onnx_genai.graph.io import resolve
@@ -25,7 +27,9 @@ __all__ = [
     "GraphContract",
     "InputPort",
     "KvPair",
+    "OperatorCount",
     "PagedLayer",
+    "Products",
     "describe",
     "resolve",
 ]

@@ -16,7 +16,9 @@ __all__ = [
     "GraphContract",
     "InputPort",
     "KvPair",
+    "OperatorCount",
     "PagedLayer",
+    "Products",
 ]
 
 OPTIONAL_PORTS = (
@@ -131,6 +133,41 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Products:
+    """Which quantized matrix products run in our operator."""
+
+    nodes: int = 0
+    """Quantized products of the graph."""
+    replaced: int = 0
+    """How many of them genai.runtime::MatMulNBits computes."""
+    joined: int = 0
+    """Nodes that these became: products of the same activations are one node."""
+    swiglu: int = 0
+    """Nodes among them that also compute silu(gate) * up."""
+    biases: int = 0
+    """Biases that are added in them."""
+    kinds: tuple[str, ...] = ()
+    """``4 bits, block 32: 151``: replaced products by layout."""
+    problems: tuple[str, ...] = ()
+    """Why the others stay with ONNX Runtime, one line a reason."""
+
+    @property
+    def backend(self) -> str:
+        """Whose kernels compute quantized products: ``native`` if ours compute any, else ``ort``."""
+        return "native" if self.replaced else "ort"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorCount:
+    """Nodes of one operator in the graph that runs."""
+
+    kernel: str
+    """``genai.runtime`` for an operator of ours, else ``onnxruntime``."""
+    op_type: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GraphContract:
     """A single-graph language model, ready to be run. Made by :func:`onnx_genai.graph.resolve`.
 
@@ -201,6 +238,10 @@ class GraphContract:
     """What was rewritten in the graph, or why nothing was."""
     coverage: Coverage = Coverage()
     """What the paged decoder covers, for ``show``."""
+    products: Products = Products()
+    """Which quantized products run in our operator, for ``show``."""
+    operators: tuple[OperatorCount, ...] = ()
+    """Nodes of the graph that runs, for ``show``."""
     external_files: tuple[Path, ...] = ()
     """All files that hold weights, besides ``model_path``."""
     notes: tuple[str, ...] = ()

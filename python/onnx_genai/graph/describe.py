@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from onnx_genai.graph.contract import OPTIONAL_PORTS, CacheStyle, GraphContract, InputPort
@@ -20,8 +21,8 @@ _DECODERS = {
 def describe(contract: GraphContract) -> dict[str, Any]:
     """Returns what the graph is and how it is driven, in values that JSON can hold.
 
-    Keys: model, decoder, why, ports, kv, coverage, logits, vocab_size, context_limit, context_source, max_batch,
-    rewrite, external_files, notes.
+    Keys: model, decoder, why, ports, kv, coverage, products, operators, logits, vocab_size, context_limit,
+    context_source, max_batch, rewrite, external_files, notes.
     """
     ports: dict[str, str] = {}
     for role in ("input_ids", *OPTIONAL_PORTS):
@@ -45,6 +46,8 @@ def describe(contract: GraphContract) -> dict[str, Any]:
             "problems": list(contract.coverage.problems),
             "num_problems": contract.coverage.num_problems,
         },
+        "products": {**asdict(contract.products), "backend": contract.products.backend},
+        "operators": _operators(contract),
         "logits": f"{contract.logits} ({contract.logits_dtype.value})",
         "vocab_size": contract.vocab_size or None,
         "context_limit": contract.context_limit or None,
@@ -54,6 +57,14 @@ def describe(contract: GraphContract) -> dict[str, Any]:
         "external_files": [str(path) for path in contract.external_files],
         "notes": notes,
     }
+
+
+def _operators(contract: GraphContract) -> dict[str, dict[str, int]]:
+    """Kernel to operator to number of nodes."""
+    found: dict[str, dict[str, int]] = {}
+    for count in contract.operators:
+        found.setdefault(count.kernel, {})[count.op_type] = count.nodes
+    return found
 
 
 def _pairs(contract: GraphContract) -> dict[str, Any]:

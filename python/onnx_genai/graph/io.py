@@ -15,11 +15,14 @@ from onnx_genai.graph.index import GraphIndex, dims_of, dtype_of, shape_text, sy
 from onnx_genai.graph.kv import Cache, find_cache
 from onnx_genai.graph.last_logits import Rewrite, last_logits, mapped
 from onnx_genai.graph.limits import graph_limits
+from onnx_genai.graph.native import native_products, operator_counts
 from onnx_genai.graph.paged import paged
 from onnx_genai.graph.ports import PortFinder
 from onnx_genai.graph.projection import logits_width
 from onnx_genai.graph.skeleton import Skeleton, load
+from onnx_genai.graph.weights import reshape_references
 from onnx_genai.package import ContextLimit, IoRoles, ModelPackage
+from onnx_genai.types import Backend
 
 __all__ = ["resolve"]
 
@@ -41,7 +44,12 @@ KvDType = Literal["auto", "float32", "float16", "bfloat16", "int8"]
 
 
 def resolve(
-    package: ModelPackage, *, last_logits: bool = True, decoder: Decoder = "auto", kv_dtype: KvDType = "auto"
+    package: ModelPackage,
+    *,
+    last_logits: bool = True,
+    decoder: Decoder = "auto",
+    kv_dtype: KvDType = "auto",
+    backend: Backend = "ort",
 ) -> GraphContract:
     """Reads the graph of a package and returns how to drive it.
 
@@ -55,16 +63,23 @@ def resolve(
         decoder: Who keeps the KV. "paged" rewrites the graph to PagedAttention, in memory; "slot" and "copy" take it
             as it is; "auto" takes the first of them that the graph allows, and no "paged" without ``last_logits``.
         kv_dtype: Element type of the KV; "auto" for that of the graph. Others need the paged decoder.
+        backend: Whose quantized products the graph has: "ort" leaves those of ONNX Runtime, "native" rewrites to ours
+            what can be, in memory, "auto" what is faster then. Other than "ort" it needs ``last_logits``.
 
     Raises:
         PackageError: The file is broken or weights are missing, a declared port does not exist, or an input has no
             known role.
-        UnsupportedError: An operator, cache layout or kind of model that cannot run yet, or not with this decoder.
-        InvalidArgumentError: An unknown decoder or element type.
+        UnsupportedError: An operator, cache layout or kind of model that cannot run yet, or not with this decoder or
+            backend.
+        InvalidArgumentError: An unknown decoder, element type or backend.
         NotFoundError: The graph file has gone.
     """
     path = package.model_path
-    for name, given, known in (("decoder", decoder, get_args(Decoder)), ("kv_dtype", kv_dtype, get_args(KvDType))):
+    for name, given, known in (
+        ("decoder", decoder, get_args(Decoder)),
+        ("kv_dtype", kv_dtype, get_args(KvDType)),
+        ("backend", backend, get_args(Backend)),
+    ):
         if given not in known:
             raise InvalidArgumentError(f"{name} is {given!r}; allowed: {', '.join(known)}")
     try:
@@ -73,9 +88,13 @@ def resolve(
         contract = _contract(package, skeleton, index)
         if last_logits or decoder != "auto":
             contract = _decoder(contract, package, skeleton, index, decoder, kv_dtype)
-        if contract.cache is CacheStyle.PAGED:
-            return contract
-        return _rewritten(contract, skeleton, index) if last_logits else contract
+        if last_logits and contract.cache is not CacheStyle.PAGED:
+            contract = _rewritten(contract, skeleton, index)
+        if last_logits:
+            contract = native_products(contract, skeleton, backend)
+        if contract.model_bytes and reshape_references(skeleton.model.graph):
+            contract = replace(contract, model_bytes=skeleton.model.SerializeToString())
+        return replace(contract, operators=operator_counts(skeleton.model.graph))
     except UnicodeError as error:
         raise PackageError(f"{path}: is damaged ({error}). Download the file again.") from error
 

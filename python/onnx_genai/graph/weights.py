@@ -1,16 +1,22 @@
-"""Keeps the weights of a rewritten model in the files of the original: :func:`relocate`, :func:`lift_constants`."""
+"""Keeps the weights of a rewritten model in the files of the original, each once.
+
+:func:`relocate`, :func:`lift_constants`, :func:`reshape_references`.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
 import onnx
+from onnx import numpy_helper
 
+from onnx_genai.graph.index import attribute_int, operator_of
 from onnx_genai.graph.projection import NotRecognisedError
 from onnx_genai.graph.skeleton import Skeleton, subgraphs_of, tensors_of
 
-__all__ = ["lift_constants", "relocate"]
+__all__ = ["lift_constants", "relocate", "reshape_references"]
 
 
 def relocate(skeleton: Skeleton) -> Path:
@@ -59,6 +65,57 @@ def lift_constants(graph: onnx.GraphProto) -> None:
         copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
         del graph.node[:]
         graph.node.extend(copies)
+
+
+def reshape_references(graph: onnx.GraphProto) -> bool:
+    """Makes a second reference of each Reshape of a referenced tensor, and says whether there was one.
+
+    ONNX Runtime would compute the result when the model is loaded, and keep it beside the mapped file. A packed
+    embedding that is also the last projection is such a tensor.
+    """
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    constants = {
+        node.output[0]: attribute.t
+        for node in graph.node
+        if node.op_type == "Constant"
+        for attribute in node.attribute
+        if attribute.name == "value"
+    }
+    done = set()
+    for place, node in enumerate(graph.node):
+        if operator_of(node) != ("", "Reshape") or any(node.output[0] == value.name for value in graph.output):
+            continue
+        tensor = tensors.get(node.input[0])
+        target = tensors.get(node.input[1]) or constants.get(node.input[1])
+        if tensor is None or target is None or tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        dims = _reshaped(tensor, target, keep_zero=bool(attribute_int(node, "allowzero", 0)))
+        if dims is None:
+            continue
+        copy = graph.initializer.add()
+        copy.CopyFrom(tensor)
+        copy.name = node.output[0]
+        del copy.dims[:]
+        copy.dims.extend(dims)
+        done.add(place)
+    for place in sorted(done, reverse=True):
+        del graph.node[place]
+    return bool(done)
+
+
+def _reshaped(tensor: onnx.TensorProto, target: onnx.TensorProto, *, keep_zero: bool) -> list[int] | None:
+    """Sizes after a Reshape; None if they are not known or do not fit."""
+    if target.data_location == onnx.TensorProto.EXTERNAL or len(target.dims) != 1:
+        return None
+    dims = [int(size) for size in numpy_helper.to_array(target)]
+    if any(size == 0 and (keep_zero or place >= len(tensor.dims)) for place, size in enumerate(dims)):
+        return None
+    dims = [tensor.dims[place] if size == 0 else size for place, size in enumerate(dims)]
+    count = math.prod(tensor.dims)
+    if dims.count(-1) == 1:
+        rest = -math.prod(dims)
+        dims[dims.index(-1)] = count // rest if rest else 0
+    return dims if min(dims, default=0) > 0 and math.prod(dims) == count else None
 
 
 def _function(function: onnx.FunctionProto) -> list[onnx.TensorProto]:

@@ -14,7 +14,7 @@ from onnx_genai.engine import AsyncGeneration, RequestOptions
 from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.grammar import GrammarSpec
 from onnx_genai.pipelines.async_session import AsyncSession
-from onnx_genai.pipelines.chat import ChatReader, ChatRequest, PreparedChat, ToolChoice
+from onnx_genai.pipelines.chat import ChatReader, ChatRequest, PreparedChat, ToolChoice, listed_tools
 from onnx_genai.pipelines.text_model import (
     ChatMessage,
     Prompt,
@@ -128,7 +128,7 @@ class AsyncLLM(TextModel):
     ) -> Result:
         """As :meth:`LLM.chat <onnx_genai.LLM.chat>`."""
         request = ChatRequest(
-            tools=tuple(tools or ()),
+            tools=listed_tools(tools),
             tool_choice=tool_choice,
             parallel_tool_calls=parallel_tool_calls,
             tool_format=tool_format,
@@ -159,7 +159,7 @@ class AsyncLLM(TextModel):
     ) -> AsyncChatStream:
         """As :meth:`LLM.chat_stream <onnx_genai.LLM.chat_stream>`, for ``async for``; begins with the first piece."""
         request = ChatRequest(
-            tools=tuple(tools or ()),
+            tools=listed_tools(tools),
             tool_choice=tool_choice,
             parallel_tool_calls=parallel_tool_calls,
             tool_format=tool_format,

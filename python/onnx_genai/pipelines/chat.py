@@ -17,7 +17,7 @@ from onnx_genai.reasoning import ReasoningMarkers, find_markers
 from onnx_genai.tools import FORMATS, ToolFormat, detect_format, get_format
 from onnx_genai.types import ChatChunk, Choice, Chunk, Result, SamplingParams, ToolCall
 
-__all__ = ["ChatAbilities", "ChatReader", "ChatRequest", "PreparedChat", "ToolChoice", "tools_as_text"]
+__all__ = ["ChatAbilities", "ChatReader", "ChatRequest", "PreparedChat", "ToolChoice", "listed_tools", "tools_as_text"]
 
 ToolChoice = Literal["none", "auto", "required"] | Mapping[str, Any]
 """Whether tools are called; a mapping names one: ``{"type": "function", "function": {"name": ...}}``."""
@@ -71,6 +71,10 @@ class ChatRequest:
                 raise InvalidArgumentError(f"tools[{number}] has no function name")
             if not isinstance(function.get("parameters", {}), (Mapping, type(None))):
                 raise InvalidArgumentError(f"tools[{number}].function.parameters is no JSON schema (an object)")
+        names = self._names()
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidArgumentError(f"two tools are called {name!r}; give each a name of its own")
         if isinstance(self.tool_choice, Mapping):
             if self.required_name not in self._names():
                 raise InvalidArgumentError(
@@ -241,6 +245,19 @@ class ChatReader:
             logprobs=chunk.logprobs,
             usage=chunk.usage,
         )
+
+
+def listed_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Mapping[str, Any], ...]:
+    """The tools of a call as a tuple.
+
+    Raises:
+        InvalidArgumentError: They are no list.
+    """
+    if tools is None:
+        return ()
+    if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence):
+        raise InvalidArgumentError(f"tools is {tools!r:.80}; allowed: a list of mappings, or None")
+    return tuple(tools)
 
 
 def tools_as_text(tools: Sequence[Mapping[str, Any]], tool_format: ToolFormat) -> str:

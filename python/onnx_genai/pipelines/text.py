@@ -10,7 +10,7 @@ from typing import Any, cast, overload
 
 from onnx_genai.engine import Generation, RequestOptions
 from onnx_genai.grammar import GrammarSpec
-from onnx_genai.pipelines.chat import ChatRequest, ToolChoice
+from onnx_genai.pipelines.chat import ChatRequest, ToolChoice, listed_tools
 from onnx_genai.pipelines.session import Session
 from onnx_genai.pipelines.text_model import (
     ChatMessage,
@@ -173,7 +173,7 @@ class LLM(TextModel):
             InvalidArgumentError, ContextOverflowError: Something is refused. Nothing was generated.
         """
         request = ChatRequest(
-            tools=tuple(tools or ()),
+            tools=listed_tools(tools),
             tool_choice=tool_choice,
             parallel_tool_calls=parallel_tool_calls,
             tool_format=tool_format,
@@ -205,7 +205,7 @@ class LLM(TextModel):
         Leaving the iterator aborts the request.
         """
         request = ChatRequest(
-            tools=tuple(tools or ()),
+            tools=listed_tools(tools),
             tool_choice=tool_choice,
             parallel_tool_calls=parallel_tool_calls,
             tool_format=tool_format,

@@ -17,7 +17,7 @@ from onnx_genai.pipelines.chat import ChatAbilities, ChatRequest, PreparedChat, 
 from onnx_genai.template import ChatTemplate
 from onnx_genai.tokenizer import Tokenizer, TokenTableData, find_fim_marks
 from onnx_genai.tokenizer.fim import STOPS as FIM_STOPS
-from onnx_genai.types import Decoder, KvDtype, MemorySize, SamplingParams
+from onnx_genai.types import Backend, Decoder, KvDtype, MemorySize, SamplingParams
 
 __all__ = ["ChatMessage", "Prompt", "TextModel", "inspect", "is_single", "params_for", "plain_ids", "single_params"]
 
@@ -28,7 +28,6 @@ ChatMessage = Mapping[str, Any]
 """A message as chat templates take it: ``role`` and ``content``, and whatever else the template reads."""
 
 _TEMPLATE_ARGUMENTS = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
-_BACKENDS = ("auto", "ort", "native")
 
 
 class TextModel:
@@ -38,7 +37,8 @@ class TextModel:
         model: A package folder, a file inside one, or an alias or hub id that was pulled before.
         ep: Execution provider, ``cpu`` by default.
         ep_options: Options of that provider.
-        backend: ``auto`` or ``ort``; ``native`` kernels come later.
+        backend: Whose kernels compute quantized matrix products: ``native`` this package's, or an error if there are
+            none that they can; ``ort`` ONNX Runtime's; ``auto`` the faster ones.
         variant: Which of several graphs to take (``q4``, ``fp16``, ...); None chooses.
         decoder: For experts: ``paged``, ``slot`` or ``copy`` forces one; ``auto`` takes the first that can run the
             graph.
@@ -68,7 +68,7 @@ class TextModel:
         *,
         ep: str = "cpu",
         ep_options: Mapping[str, str] | None = None,
-        backend: str = "auto",
+        backend: Backend = "auto",
         variant: str | None = None,
         decoder: Decoder = "auto",
         kv_dtype: KvDtype = "auto",
@@ -84,12 +84,12 @@ class TextModel:
         max_prefill_tokens_while_decoding: int = 256,
         max_queue: int = 4096,
     ) -> None:
-        _check_backend(backend)
         if variant is not None and not isinstance(variant, str):
             raise InvalidArgumentError(f"variant is {variant!r}; allowed: a text such as q4, or None")
         options = EngineOptions(
             ep=ep,
             ep_options={} if ep_options is None else ep_options,
+            backend=backend,
             threads=threads,
             max_context=max_context,
             decoder=decoder,
@@ -308,14 +308,16 @@ def _before_user(messages: Sequence[ChatMessage], text: str) -> list[ChatMessage
     return out
 
 
-def inspect(model: str | Path, *, variant: str | None = None) -> tuple[package.ModelPackage, dict[str, object]]:
+def inspect(
+    model: str | Path, *, variant: str | None = None, backend: Backend = "auto"
+) -> tuple[package.ModelPackage, dict[str, object]]:
     """Returns what a package says and how its graph would run, without loading it.
 
     Raises:
         NotFoundError, PackageError, UnsupportedError: As :class:`~onnx_genai.LLM`.
     """
     found, _ = _read(model, variant)
-    return found, describe_graph(found)
+    return found, describe_graph(found, backend=backend)
 
 
 def plain_ids(prompt: PromptIds) -> tuple[int, ...]:
@@ -375,13 +377,6 @@ def _read(model: str | Path, variant: str | None) -> tuple[package.ModelPackage,
     if not found.eos_token_ids:
         found = dataclasses.replace(found, eos_token_ids=tokenizer.eos_candidates(), eos_source="tokenizer vocabulary")
     return found, tokenizer
-
-
-def _check_backend(backend: str) -> None:
-    if backend not in _BACKENDS:
-        raise InvalidArgumentError(f"backend is {backend!r}; allowed: auto, ort, or native")
-    if backend == "native":
-        raise UnsupportedError("backend 'native' is not available in this version; use auto or ort")
 
 
 def _locate(model: str | Path) -> Path:

@@ -145,6 +145,14 @@ class _EngineCollector(Collector):
         for name, entry in self._models.entries.items():
             state.add_metric([name], float(entry.model is not None))
         yield state
+        facts = GaugeMetricFamily(
+            PREFIX + "model_info", "1; the labels say how the model runs.", labels=["model_name", "decoder", "backend"]
+        )
+        for name, served in loaded:
+            if not served.is_closed:
+                info = served.info()
+                facts.add_metric([name, str(info["decoder"]), str(info["backend"])], 1.0)
+        yield facts
         open_requests = GaugeMetricFamily(PREFIX + "open_requests", "Requests that are computed or wait.")
         open_requests.add_metric([], len(self._live.open))
         yield open_requests

@@ -1,0 +1,82 @@
+#pragma once
+
+#include "genai/kernels/element_kind.h"
+#include "genai/kernels/isa.h"
+#include "genai/kernels/nbits_weights.h"
+
+#include <cstddef>
+#include <cstdint>
+
+// Products of activation rows with packed weights, for each instruction set.
+namespace genai::kernels {
+
+/// Rows of activations as int8, with a scale for each row and block of depth: an activation is code * scale. A loan.
+/// `padded` is `rows` rounded up to 16; the rows past the end are zero.
+struct QuantizedRows {
+  std::int64_t padded = 0;
+  std::int64_t stride = 0;          ///< bytes from row to row, a multiple of 64
+  std::int8_t* codes = nullptr;     ///< [padded][stride]
+  float* scales = nullptr;          ///< [steps][padded]
+  std::int32_t* offsets = nullptr;  ///< [steps][padded]: -8 times the sum of the codes
+};
+
+/// Where and how the result of a panel is stored: result * scale + bias, and with a gate that times
+/// silu(gate * gate_scale + gate_bias).
+struct PanelOutput {
+  ElementKind kind = ElementKind::kFloat32;  ///< of the output: float32 or float16
+  std::int64_t columns = kPanelColumns;      ///< that exist, 1..32
+  const float* scale = nullptr;              ///< [32]: the panel's column_scale
+  const float* bias = nullptr;               ///< [32] or nullptr
+  const float* gate = nullptr;               ///< [count][32] or nullptr
+  const float* gate_scale = nullptr;         ///< [32], when there is a gate
+  const float* gate_bias = nullptr;          ///< [32] or nullptr
+  void* data = nullptr;                      ///< of the first row's first column
+  std::int64_t stride = 0;                   ///< elements from row to row
+};
+
+/// Working memory of one thread, aligned to 64.
+constexpr std::size_t kMatMulScratchBytes = std::size_t{64} << 10;
+
+/// The functions of one instruction set. What a function computes for a row does not depend on the rows around it, bit
+/// for bit. Thread-safe.
+struct MatMulKernels {
+  /// dst[i] = src[i] as float32, for i < count; then zeros up to `padded`.
+  void (*load_row)(ElementKind kind, const void* src, std::int64_t count, std::int64_t padded, float* dst);
+  /// Quantizes x[steps * step_depth] into row `row`: the largest size in a block becomes 127; halves round to even. A
+  /// block with an infinity or NaN gets the scale NaN.
+  void (*quantize_row)(const float* x, std::int64_t steps, std::int64_t step_depth, std::int64_t row,
+                       const QuantizedRows& out);
+  /// out[count][32] = rows first..first + count - 1 times the panel, without its column_scale; `panel` was packed with
+  /// exact = false. Sums of a block are exact integers. `first` is a multiple of 16, and out has room for count rounded
+  /// up to 16.
+  void (*multiply)(const PanelView& panel, const QuantizedRows& rows, std::int64_t first, std::int64_t count,
+                   float* out, std::byte* scratch);
+  /// The same in float32: rows[count][stride] with panel.depth elements each; `panel` was packed with exact = true.
+  void (*multiply_exact)(const PanelView& panel, const float* rows, std::int64_t stride, std::int64_t count, float* out,
+                         std::byte* scratch);
+  /// Stores result[count][32].
+  void (*store)(const float* result, std::int64_t count, const PanelOutput& output);
+
+  /// From this many rows on, activations and weights as bfloat16 are faster than int8; 0 = never. They differ from
+  /// int8's by rounding, so a product that shall not depend on its company does without.
+  std::int64_t bf16_rows = 0;
+  /// Rounds x[depth] to bfloat16, as row `row` of rows[padded / 16][depth / 32][16][32]; `padded` is the number of rows
+  /// rounded up to 16.
+  void (*load_row_bf16)(const float* x, std::int64_t depth, std::int64_t row, std::uint16_t* rows) = nullptr;
+  /// out[count][32] = such rows, from the first of 16, times the panel; `panel` was packed with exact = false. `out`
+  /// has room for count rounded up to 16.
+  void (*multiply_bf16)(const PanelView& panel, const std::uint16_t* rows, std::int64_t count, float* out,
+                        std::byte* scratch) = nullptr;
+};
+
+const MatMulKernels& matmul_kernels(Isa isa);
+
+extern const MatMulKernels kMatMulPlain;
+extern const MatMulKernels kMatMulNeon;
+extern const MatMulKernels kMatMulNeonDot;
+extern const MatMulKernels kMatMulAvx2;
+extern const MatMulKernels kMatMulAvxVnni;
+extern const MatMulKernels kMatMulAvx512Vnni;
+extern const MatMulKernels kMatMulAmx;
+
+}  // namespace genai::kernels

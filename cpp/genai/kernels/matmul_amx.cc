@@ -1,0 +1,259 @@
+#include "genai/kernels/matmul.h"
+#include "genai/kernels/vec_element.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+// Only what follows is compiled for the instruction set: a function of another header must not be.
+#if defined(__clang__)
+#pragma clang attribute push(                                                                                 \
+    __attribute__((                                                                                           \
+        target("amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"))), \
+    apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
+// GCC 12 sees uninitialised reads in its own AVX-512 header (PR 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+#include "genai/kernels/dot_avx512.h"
+#include "genai/kernels/matmul_impl.h"
+
+namespace genai::kernels {
+namespace {
+
+/// Few rows as with AVX-512 VNNI; more in tiles of bfloat16, which keep more of the activations than int8 does and need
+/// no scaling of sums.
+struct MatMulTiles : MatMul<DotAvx512> {
+  using Base = MatMul<DotAvx512>;
+
+  static constexpr int kTileSide = 16;
+  static constexpr std::int64_t kTileDepth = 32;
+  /// Depth whose weights, as bfloat16, take a third of the first-level cache: rows need room beside them.
+  static constexpr std::int64_t kSlabDepth = 256;
+  static constexpr std::int64_t kTileBytes = 1024;
+  static_assert(kSlabDepth * kPanelColumns * 2 <= static_cast<std::int64_t>(kMatMulScratchBytes));
+
+  static void load_row_bf16(const float* x, std::int64_t depth, std::int64_t row, std::uint16_t* rows) {
+    std::uint16_t* to = rows + row / kTileSide * kTileSide * depth + row % kTileSide * kTileDepth;
+    for (std::int64_t i = 0; i < depth; i += kTileDepth, to += kTileSide * kTileDepth) {
+      const __m512bh pair = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + i + 16), _mm512_loadu_ps(x + i));
+      __builtin_memcpy(to, &pair, sizeof(pair));
+    }
+  }
+
+  /// Weights of 32 columns as tiles: to[depth / 32][2 halves][16 pairs of depth][16 columns][2].
+  template <int kBits>
+  static void unpack_bf16(const PanelView& w, std::int64_t first_unit, std::int64_t units, std::byte* to) {
+    constexpr std::int64_t kHalfLines = kBits == 4 ? 4 : 8;
+    const std::int64_t chunks = w.unit_depth / kChunkDepth;
+    for (std::int64_t unit = first_unit; unit < first_unit + units; ++unit) {
+      const std::byte* const lines = w.data + static_cast<std::size_t>(unit) * w.unit_bytes;
+      for (std::size_t at = 0; at < w.unit_bytes; at += kLine) _mm_prefetch(lines + 2 * w.unit_bytes + at, _MM_HINT_T0);
+      const auto* const scales = reinterpret_cast<const Half*>(lines + chunks * kHalves * kHalfLines * kLine);
+      for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+        for (int half = 0; half < kHalves; ++half, to += kTileBytes) {
+          const int column = half * kLanes;
+          // Blocks of 16 are two to a chunk.
+          const std::int64_t second = w.scales_per_unit == 2 ? kPanelColumns : 0;
+          const std::int8_t* const zeros =
+              w.zero_points == nullptr ? nullptr : w.zero_points + unit * w.scales_per_unit * kPanelColumns + column;
+          const Affine first_part = Affine::of<kBits>(scales + column, zeros);
+          const Affine second_part =
+              second == 0 ? first_part
+                          : Affine::of<kBits>(scales + second + column, zeros == nullptr ? nullptr : zeros + second);
+          unpack_tile<kBits>(lines + (chunk * kHalves + half) * kHalfLines * kLine, first_part, second_part, to);
+        }
+      }
+    }
+  }
+
+  /// A weight is (kBase + code) * scale + shift, exactly.
+  struct Affine {
+    __m512 scale;
+    __m512 shift;
+
+    template <int kBits>
+    static Affine of(const Half* scales, const std::int8_t* zeros) {
+      const __m512 scale = VecAvx512::load(scales).v;
+      // The base that code_at() adds and the zero point.
+      __m512 zero = _mm512_set1_ps(kBits == 4 ? 128.0F + 8.0F : 256.0F + 128.0F);
+      if (zeros != nullptr) zero = _mm512_add_ps(zero, VecAvx512::load(zeros).v);
+      return {scale, _mm512_mul_ps(_mm512_sub_ps(_mm512_setzero_ps(), zero), scale)};
+    }
+  };
+
+  /// 128 or 256 plus the code at bit kBit of each lane: the code becomes part of a float's fraction.
+  template <int kBits, int kBit>
+  static __m512 code_at(__m512i line) {
+    constexpr int kPlace = kBits == 4 ? 16 : 15;
+    constexpr int kMask = (1 << kBits) - 1;
+    __m512i moved = line;
+    if constexpr (kBit < kPlace) moved = _mm512_slli_epi32(line, kPlace - kBit);
+    if constexpr (kBit > kPlace) moved = _mm512_srli_epi32(line, kBit - kPlace);
+    constexpr int kAndOr = 0xEA;  // (a & b) | c
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(
+        moved, _mm512_set1_epi32(kMask << kPlace), _mm512_set1_epi32(kBits == 4 ? 0x43000000 : 0x43800000), kAndOr));
+  }
+
+  template <int kBits, int kBit>
+  static __m512 weight_at(__m512i line, const Affine& affine) {
+    return _mm512_fmadd_ps(code_at<kBits, kBit>(line), affine.scale, affine.shift);
+  }
+
+  /// Stores pairs of bfloat16, one for each column.
+  static void store_pairs(__m512 even, __m512 odd, std::byte* to) {
+    alignas(64) static constexpr std::uint16_t kInterleave[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                                  21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                                  11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const __m512bh both = _mm512_cvtne2ps_pbh(odd, even);
+    __m512i bits;
+    __builtin_memcpy(&bits, &both, sizeof(bits));
+    _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_load_si512(kInterleave), bits));
+  }
+
+  template <int kBits>
+  static void unpack_tile(const std::byte* lines, const Affine& first, const Affine& second, std::byte* to) {
+    if constexpr (kBits == 4) {
+      unrolled<4>([&](auto j) __attribute__((always_inline)) {
+        const __m512i line = _mm512_loadu_si512(lines + j * kLine);
+        std::byte* const low = to + 2 * j * kLine;
+        std::byte* const high = low + 8 * kLine;
+        store_pairs(weight_at<4, 0>(line, first), weight_at<4, 8>(line, first), low);
+        store_pairs(weight_at<4, 16>(line, first), weight_at<4, 24>(line, first), low + kLine);
+        store_pairs(weight_at<4, 4>(line, second), weight_at<4, 12>(line, second), high);
+        store_pairs(weight_at<4, 20>(line, second), weight_at<4, 28>(line, second), high + kLine);
+      });
+    } else {
+      unrolled<8>([&](auto j) __attribute__((always_inline)) {
+        const __m512i line = _mm512_loadu_si512(lines + j * kLine);
+        const Affine& affine = j < 4 ? first : second;
+        store_pairs(weight_at<8, 0>(line, affine), weight_at<8, 8>(line, affine), to + 2 * j * kLine);
+        store_pairs(weight_at<8, 16>(line, affine), weight_at<8, 24>(line, affine), to + (2 * j + 1) * kLine);
+      });
+    }
+  }
+
+  struct alignas(64) Config {
+    std::uint8_t palette = 1;
+    std::uint8_t start_row = 0;
+    std::uint8_t reserved[14] = {};
+    std::uint16_t column_bytes[16] = {};
+    std::uint8_t rows[16] = {};
+  };
+
+  static void configure() {
+    Config config;
+    std::fill(config.column_bytes, config.column_bytes + 8, std::uint16_t{64});
+    std::fill(config.rows, config.rows + 8, std::uint8_t{16});
+    // The compiler takes only the first bytes for read.
+    __asm__ volatile("" : : "r"(&config) : "memory");
+    _tile_loadconfig(&config);
+  }
+
+  /// Adds `tiles` of depth to out[kRows][32], or sets it if kFirst: tiles 0..3 are sums, 4 and 5 rows, 6 and 7 columns.
+  /// `next_rows`: elements from a tile of rows to that of the 16 rows below.
+  template <int kRows, bool kFirst>
+  static void add_rows(const std::uint16_t* x, std::int64_t next_rows, const std::byte* weights, std::int64_t tiles,
+                       float* out) {
+    constexpr std::int64_t kOutStride = kPanelColumns * sizeof(float);
+    constexpr bool kTwo = kRows == 2 * kTileSide;
+    float* const below = out + kTileSide * kPanelColumns;
+    if constexpr (kFirst) {
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+    } else {
+      _tile_loadd(0, out, kOutStride);
+      _tile_loadd(1, out + kLanes, kOutStride);
+      if constexpr (kTwo) {
+        _tile_loadd(2, below, kOutStride);
+        _tile_loadd(3, below + kLanes, kOutStride);
+      }
+    }
+    for (std::int64_t t = 0; t < tiles; ++t, x += kTileSide * kTileDepth, weights += 2 * kTileBytes) {
+      _tile_loadd(4, x, kLine);
+      _tile_loadd(6, weights, kLine);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(7, weights + kTileBytes, kLine);
+      _tile_dpbf16ps(1, 4, 7);
+      if constexpr (kTwo) {
+        _tile_loadd(5, x + next_rows, kLine);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+    _tile_stored(0, out, kOutStride);
+    _tile_stored(1, out + kLanes, kOutStride);
+    if constexpr (kTwo) {
+      _tile_stored(2, below, kOutStride);
+      _tile_stored(3, below + kLanes, kOutStride);
+    }
+  }
+
+  static void multiply_bf16(const PanelView& w, const std::uint16_t* rows, std::int64_t count, float* out,
+                            std::byte* scratch) {
+    const std::int64_t padded = (count + kTileSide - 1) / kTileSide * kTileSide;
+    configure();
+    const std::int64_t slab_units = kSlabDepth / w.unit_depth;
+    const std::int64_t next_rows = kTileSide * w.depth;
+    for (std::int64_t unit = 0; unit < w.units; unit += slab_units) {
+      const std::int64_t units = std::min(slab_units, w.units - unit);
+      if (w.bits == 4) {
+        unpack_bf16<4>(w, unit, units, scratch);
+      } else {
+        unpack_bf16<8>(w, unit, units, scratch);
+      }
+      // The loads of tiles do not tell the compiler what they read.
+      __asm__ volatile("" ::: "memory");
+      const std::int64_t tiles = units * w.unit_depth / kTileDepth;
+      const std::uint16_t* const from = rows + unit * w.unit_depth * kTileSide;
+      std::int64_t row = 0;
+      const auto add = [&](auto num_rows) {
+        const std::uint16_t* const x = from + row * w.depth;
+        float* const to = out + row * kPanelColumns;
+        if (unit == 0) {
+          add_rows<num_rows, true>(x, next_rows, scratch, tiles, to);
+        } else {
+          add_rows<num_rows, false>(x, next_rows, scratch, tiles, to);
+        }
+        row += num_rows;
+      };
+      while (row + 2 * kTileSide <= padded) add(std::integral_constant<int, 2 * kTileSide>());
+      if (row < padded) add(std::integral_constant<int, kTileSide>());
+    }
+    _tile_release();
+    __asm__ volatile("" ::: "memory");
+  }
+
+  /// Rows from which on unpacking the weights pays.
+  static constexpr std::int64_t kLeastRows = DotAvx512::kDirectRows + 1;
+  static constexpr MatMulKernels kTileTable = {&load_row, &quantize_row, &multiply,      &multiply_exact,
+                                               &store,    kLeastRows,    &load_row_bf16, &multiply_bf16};
+};
+
+}  // namespace
+
+const MatMulKernels kMatMulAmx = MatMulTiles::kTileTable;
+
+}  // namespace genai::kernels
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+#endif  // __x86_64__

@@ -1,0 +1,452 @@
+#pragma once
+
+// The matrix kernels, written once over 16 lanes of integers and floats (dot_<isa>.h). Included by matmul_<isa>.cc,
+// each time compiled for that instruction set; all names are local to the file that includes it.
+
+#include "genai/kernels/matmul.h"
+#include "genai/kernels/unrolled.h"
+#include "genai/kernels/vec_element.h"
+#include "genai/kernels/vec_math.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+namespace genai::kernels {
+namespace {
+
+constexpr std::int64_t kLine = 64;  ///< bytes
+constexpr int kHalves = 2;          ///< of a panel
+
+/// The dot product of `D::Ints` lanes with four int8 each is D::dot, for codes below 16, or D::dot8. Where D::kSigned8,
+/// dot8 takes codes as code - 128.
+template <typename D>
+struct MatMul {
+  using V = typename D::Floats;
+  using I = typename D::Ints;
+
+  // ---- rows ----
+
+  static void load_row(ElementKind kind, const void* src, std::int64_t count, std::int64_t padded, float* dst) {
+    if (kind == ElementKind::kFloat16) {
+      load_elements(static_cast<const Half*>(src), count, dst);
+    } else {
+      std::memcpy(dst, src, static_cast<std::size_t>(count) * sizeof(float));
+    }
+    std::fill(dst + count, dst + padded, 0.0F);
+  }
+
+  static void load_elements(const Half* src, std::int64_t count, float* dst) {
+    std::int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) V::load(src + i).store(dst + i);
+    for (; i < count; ++i) dst[i] = to_float(src[i]);
+  }
+
+  static void quantize_row(const float* x, std::int64_t steps, std::int64_t step_depth, std::int64_t row,
+                           const QuantizedRows& out) {
+    std::int8_t* const codes = out.codes + row * out.stride;
+    for (std::int64_t step = 0; step < steps; ++step) {
+      const float* const from = x + step * step_depth;
+      V largest = V::zero();
+      V poison = V::zero();  // NaN when there is an infinity or NaN, else 0
+      for (std::int64_t k = 0; k < step_depth; k += kLanes) {
+        const V v = V::load(from + k);
+        largest = V::max(largest, V::max(v, V::zero() - v));
+        poison = V::fma(v, V::zero(), poison);
+      }
+      const float size = largest.largest();
+      const float inverse = size > 0 && size <= std::numeric_limits<float>::max() ? 127.0F / size : 0.0F;
+      std::int8_t* const to = codes + step * step_depth;
+      const V factor = V::set1(inverse);
+      I sum = D::splat(0);
+      for (std::int64_t k = 0; k < step_depth; k += kLanes) {
+        sum = D::add(sum, D::quantize(V::load(from + k) * factor, to + k));
+      }
+      out.scales[step * out.padded + row] = size / 127.0F + poison.sum();
+      out.offsets[step * out.padded + row] = -8 * D::sum(sum);
+    }
+    const std::int64_t end = steps * step_depth;
+    std::memset(codes + end, 0, static_cast<std::size_t>(out.stride - end));
+  }
+
+  // ---- int8 ----
+
+  /// Adds a step's integers, times their scales, to the sums. `scales` and `zeros` are those of the step from the first
+  /// half that is computed; zeros may be nullptr.
+  template <typename Scale, typename Zero, int kHalfCount, int kRows>
+  [[gnu::always_inline]] static void finish_step(const QuantizedRows& x, std::int64_t step, std::int64_t row,
+                                                 const Scale* scales, const Zero* zeros,
+                                                 const I (&dots)[kHalfCount][kRows], V (&sums)[kHalfCount][kRows]) {
+    const float* const row_scales = x.scales + step * x.padded + row;
+    const std::int32_t* const offsets = x.offsets + step * x.padded + row;
+    unrolled<kHalfCount>([&](auto h) __attribute__((always_inline)) {
+      const V scale = V::load(scales + h * kLanes);
+      if (zeros == nullptr) {
+        unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
+          sums[h][m] = V::fma(D::to_float(dots[h][m]) * scale, V::set1(row_scales[m]), sums[h][m]);
+        });
+      } else {
+        const V zero = V::load(zeros + h * kLanes);
+        unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
+          const V value = V::fma(zero, V::set1(static_cast<float>(offsets[m]) * 0.125F), D::to_float(dots[h][m]));
+          sums[h][m] = V::fma(value * scale, V::set1(row_scales[m]), sums[h][m]);
+        });
+      }
+    });
+  }
+
+  template <int kBits>
+  [[gnu::always_inline]] static I dot(I sum, I codes, const std::int8_t* four) {
+    if constexpr (kBits == 4) {
+      return D::dot(sum, codes, four);
+    } else {
+      return D::dot8(sum, codes, four);
+    }
+  }
+
+  /// Of a row's offset, what a sum of its codes starts with.
+  template <int kBits>
+  static constexpr std::int32_t offset_factor() {
+    return kBits == 4 ? 1 : D::kSigned8 ? 0 : 16;
+  }
+
+  /// Starts the sums of a step such that they end as sums of (code - 2^(bits - 1)) * activation.
+  template <int kBits, int kHalfCount, int kRows>
+  [[gnu::always_inline]] static void start_step(const QuantizedRows& x, std::int64_t step, std::int64_t row,
+                                                I (&out)[kHalfCount][kRows]) {
+    const std::int32_t* const offsets = x.offsets + step * x.padded + row;
+    unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
+      const I start = D::splat(offset_factor<kBits>() * offsets[m]);
+      unrolled<kHalfCount>([&](auto h) __attribute__((always_inline)) { out[h][m] = start; });
+    });
+  }
+
+  /// Adds one chunk: `lines` of the first half, `next_half` bytes before those of the second. kPart: -1 all of it, 0 or
+  /// 1 a block of 16.
+  template <int kBits, bool kUnpacked, int kPart, int kHalfCount, int kRows>
+  [[gnu::always_inline]] static void add_chunk(const std::byte* lines, std::ptrdiff_t next_half,
+                                               const std::int8_t* codes, std::int64_t stride,
+                                               I (&out)[kHalfCount][kRows]) {
+    if constexpr (kBits == 4 && !kUnpacked) {
+      unrolled<4>([&](auto j) __attribute__((always_inline)) {
+        unrolled<kHalfCount>([&](auto h) __attribute__((always_inline)) {
+          const I both = D::load(lines + h * next_half + j * kLine);
+          const I low = D::low_bits(both);
+          const I high = D::high_bits(both);
+          unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
+            const std::int8_t* const four = codes + m * stride + 4 * j;
+            out[h][m] = dot<4>(dot<4>(out[h][m], low, four), high, four + 16);
+          });
+        });
+      });
+    } else {
+      constexpr int kFirst = kPart == 1 ? 4 : 0;
+      constexpr int kCount = kPart == -1 ? 8 : 4;
+      unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
+        constexpr int kJ = kFirst + decltype(i)::value;
+        I line[kHalfCount];
+        unrolled<kHalfCount>(
+            [&](auto h) __attribute__((always_inline)) { line[h] = D::load(lines + h * next_half + kJ * kLine); });
+        unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
+          const std::int8_t* const four = codes + m * stride + 4 * kJ;
+          unrolled<kHalfCount>(
+              [&](auto h) __attribute__((always_inline)) { out[h][m] = dot<kBits>(out[h][m], line[h], four); });
+        });
+      });
+    }
+  }
+
+  /// kRows rows straight from the packed codes; not for blocks of 16.
+  template <int kBits, int kRows>
+  static void direct(const PanelView& w, const QuantizedRows& x, std::int64_t row, float* out) {
+    constexpr int kHalfCount = kRows <= D::kDirectRows / 2 ? 2 : 1;
+    constexpr std::int64_t kHalfBytes = (kBits == 4 ? 4 : 8) * kLine;
+    const std::int64_t chunks = w.unit_depth / kChunkDepth;
+    for (int first = 0; first < kHalves; first += kHalfCount) {
+      const int column = first * kLanes;
+      V sums[kHalfCount][kRows];
+      unrolled<kHalfCount>([&](auto h) __attribute__((always_inline)) {
+        unrolled<kRows>([&](auto m) __attribute__((always_inline)) { sums[h][m] = V::zero(); });
+      });
+      for (std::int64_t unit = 0; unit < w.units; ++unit) {
+        const std::byte* const lines = w.data + static_cast<std::size_t>(unit) * w.unit_bytes;
+        for (std::size_t at = 0; at < w.unit_bytes; at += kLine) V::prefetch(lines + D::kPrefetchBytes + at);
+        const std::int8_t* const codes = x.codes + row * x.stride + unit * w.unit_depth;
+        I dots[kHalfCount][kRows];
+        start_step<kBits>(x, unit, row, dots);
+        for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+          add_chunk<kBits, false, -1>(lines + (chunk * kHalves + first) * kHalfBytes, kHalfBytes,
+                                      codes + chunk * kChunkDepth, x.stride, dots);
+        }
+        const auto* const scales = reinterpret_cast<const Half*>(lines + chunks * kHalves * kHalfBytes) + column;
+        const std::int8_t* const zeros =
+            w.zero_points == nullptr ? nullptr : w.zero_points + unit * kPanelColumns + column;
+        finish_step(x, unit, row, scales, zeros, dots, sums);
+      }
+      unrolled<kHalfCount>([&](auto h) __attribute__((always_inline)) {
+        unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
+          sums[h][m].store(out + m * kPanelColumns + column + h * kLanes);
+        });
+      });
+    }
+  }
+
+  /// Part of a panel with a byte for each code; in a thread's scratch.
+  struct Slab {
+    static constexpr std::int64_t kDepth = 1024;
+    static constexpr std::int64_t kMaxSteps = kDepth / 16;
+
+    std::byte* codes;  ///< [2][depth / 32][8 lines]
+    float* scales;     ///< [steps][32]
+    float* zeros;      ///< [steps][32], less 2^(bits - 1)
+    bool has_zeros = false;
+    std::int64_t depth = 0;
+    std::int64_t first_step = 0;
+    std::int64_t steps = 0;
+
+    explicit Slab(std::byte* scratch)
+        : codes(scratch),
+          scales(reinterpret_cast<float*>(scratch + kDepth * kPanelColumns)),
+          zeros(scales + kMaxSteps * kPanelColumns) {}
+    std::int64_t half_bytes() const { return depth * kLanes; }
+  };
+  static_assert(Slab::kDepth * kPanelColumns + 2 * Slab::kMaxSteps * kPanelColumns * 4 <=
+                static_cast<std::int64_t>(kMatMulScratchBytes));
+
+  static void unpack(const PanelView& w, std::int64_t first_unit, std::int64_t units, Slab& slab) {
+    slab.depth = units * w.unit_depth;
+    slab.first_step = first_unit * w.scales_per_unit;
+    slab.steps = units * w.scales_per_unit;
+    slab.has_zeros = w.zero_points != nullptr;
+    const std::int64_t chunks = w.unit_depth / kChunkDepth;
+    const std::int64_t half_lines = w.bits == 4 ? 4 : 8;
+    for (std::int64_t unit = 0; unit < units; ++unit) {
+      const std::byte* from = w.data + static_cast<std::size_t>(first_unit + unit) * w.unit_bytes;
+      for (std::size_t at = 0; at < w.unit_bytes; at += kLine) V::prefetch(from + D::kPrefetchBytes + at);
+      for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+        for (int h = 0; h < kHalves; ++h) {
+          std::byte* const to = slab.codes + h * slab.half_bytes() + (unit * chunks + chunk) * 8 * kLine;
+          for (std::int64_t j = 0; j < half_lines; ++j, from += kLine) {
+            const I line = D::load(from);
+            if (w.bits == 4) {
+              D::store(D::low_bits(line), to + j * kLine);
+              D::store(D::high_bits(line), to + (j + 4) * kLine);
+            } else {
+              D::store(line, to + j * kLine);
+            }
+          }
+        }
+      }
+      const std::int64_t at = unit * w.scales_per_unit * kPanelColumns;
+      for (int c = 0; c < w.scales_per_unit * kPanelColumns; c += kLanes) {
+        V::load(reinterpret_cast<const Half*>(from) + c).store(slab.scales + at + c);
+        if (w.zero_points != nullptr) {
+          V::load(w.zero_points + slab.first_step * kPanelColumns + at + c).store(slab.zeros + at + c);
+        }
+      }
+    }
+  }
+
+  /// Adds a slab's part to out[kRows][32].
+  template <int kBits, bool kBlock16, int kRows>
+  static void tile(const Slab& slab, std::int64_t step_depth, const QuantizedRows& x, std::int64_t row, float* out) {
+    V sums[kHalves][kRows];
+    const auto each = [](const auto& body) __attribute__((always_inline)) {
+      unrolled<kHalves>([&](auto h) __attribute__((always_inline)) {
+        unrolled<kRows>([&](auto m) __attribute__((always_inline)) { body(h, m); });
+      });
+    };
+    each([&](auto h, auto m)
+             __attribute__((always_inline)) { sums[h][m] = V::load(out + m * kPanelColumns + h * kLanes); });
+    const std::int8_t* const codes = x.codes + row * x.stride + slab.first_step * step_depth;
+    const auto run = [&]<int kPart>(std::int64_t at, std::int64_t chunk, std::int64_t chunks,
+                                    std::integral_constant<int, kPart>) __attribute__((always_inline)) {
+      const std::int64_t step = slab.first_step + at;
+      I dots[kHalves][kRows];
+      start_step<kBits>(x, step, row, dots);
+      for (const std::int64_t end = chunk + chunks; chunk < end; ++chunk) {
+        add_chunk<kBits, true, kPart>(slab.codes + chunk * 8 * kLine, slab.half_bytes(), codes + chunk * kChunkDepth,
+                                      x.stride, dots);
+      }
+      const float* const zeros = slab.has_zeros ? slab.zeros + at * kPanelColumns : nullptr;
+      finish_step(x, step, row, slab.scales + at * kPanelColumns, zeros, dots, sums);
+    };
+    if constexpr (kBlock16) {
+      for (std::int64_t at = 0; at < slab.steps; at += 2) {
+        run(at, at / 2, 1, std::integral_constant<int, 0>());
+        run(at + 1, at / 2, 1, std::integral_constant<int, 1>());
+      }
+    } else {
+      const std::int64_t chunks = step_depth / kChunkDepth;
+      for (std::int64_t at = 0; at < slab.steps; ++at) run(at, at * chunks, chunks, std::integral_constant<int, -1>());
+    }
+    each([&](auto h, auto m)
+             __attribute__((always_inline)) { sums[h][m].store(out + m * kPanelColumns + h * kLanes); });
+  }
+
+  using Direct = void (*)(const PanelView&, const QuantizedRows&, std::int64_t, float*);
+  using Tile = void (*)(const Slab&, std::int64_t, const QuantizedRows&, std::int64_t, float*);
+
+  /// The functions for 1, 2, ... rows.
+  template <int kBits, std::size_t... kIndex>
+  static constexpr std::array<Direct, sizeof...(kIndex)> directs(std::index_sequence<kIndex...>) {
+    return {&direct<kBits, static_cast<int>(kIndex) + 1>...};
+  }
+  template <int kBits, bool kBlock16, std::size_t... kIndex>
+  static constexpr std::array<Tile, sizeof...(kIndex)> tiles(std::index_sequence<kIndex...>) {
+    return {&tile<kBits, kBlock16, static_cast<int>(kIndex) + 1>...};
+  }
+  static constexpr auto kDirectIndex = std::make_index_sequence<D::kDirectRows>();
+  static constexpr auto kTileIndex = std::make_index_sequence<D::kTileRows>();
+  static constexpr std::array kDirects = {directs<4>(kDirectIndex), directs<8>(kDirectIndex)};
+  static constexpr std::array kTiles = {std::array{tiles<4, false>(kTileIndex), tiles<4, true>(kTileIndex)},
+                                        std::array{tiles<8, false>(kTileIndex), tiles<8, true>(kTileIndex)}};
+
+  static void multiply(const PanelView& w, const QuantizedRows& x, std::int64_t first, std::int64_t count, float* out,
+                       std::byte* scratch) {
+    const std::size_t bits = w.bits == 8 ? 1 : 0;
+    const bool block16 = w.scales_per_unit == 2;
+    if (count <= D::kDirectRows && !block16) {
+      return kDirects[bits][static_cast<std::size_t>(count - 1)](w, x, first, out);
+    }
+    const auto& tiles = kTiles[bits][block16 ? 1 : 0];
+    std::fill(out, out + count * kPanelColumns, 0.0F);
+    Slab slab(scratch);
+    const std::int64_t slab_units = Slab::kDepth / w.unit_depth;
+    for (std::int64_t unit = 0; unit < w.units; unit += slab_units) {
+      unpack(w, unit, std::min(slab_units, w.units - unit), slab);
+      // Rows in even portions: 9 are 5 + 4 and 6 are 3 + 3.
+      const std::int64_t portions = (count + D::kTileRows - 1) / D::kTileRows;
+      for (std::int64_t p = 0; p < portions; ++p) {
+        const std::int64_t begin = count * p / portions;
+        const std::int64_t rows = count * (p + 1) / portions - begin;
+        tiles[static_cast<std::size_t>(rows - 1)](slab, w.step_depth(), x, first + begin, out + begin * kPanelColumns);
+      }
+    }
+  }
+
+  // ---- float32 ----
+
+  /// Floats of `units` units into to[depth][32].
+  static void unpack_exact(const PanelView& w, std::int64_t first_unit, std::int64_t units, float* to) {
+    const std::int64_t chunks = w.unit_depth / kChunkDepth;
+    const int half_lines = w.bits == 4 ? 4 : 8;
+    const V base = V::set1(w.bits == 4 ? -8.0F : -128.0F);
+    for (std::int64_t unit = first_unit; unit < first_unit + units; ++unit) {
+      const std::byte* const lines = w.data + static_cast<std::size_t>(unit) * w.unit_bytes;
+      for (std::size_t at = 0; at < w.unit_bytes; at += kLine) V::prefetch(lines + D::kPrefetchBytes + at);
+      const auto* const scales = reinterpret_cast<const float*>(lines + chunks * kHalves * half_lines * kLine);
+      for (std::int64_t k = 0; k < w.unit_depth; k += 4, to += 4 * kPanelColumns) {
+        const std::int64_t chunk = k / kChunkDepth;
+        const int j = static_cast<int>(k % kChunkDepth) / 4;
+        const std::int64_t part = k / w.step_depth();
+        for (int h = 0; h < kHalves; ++h) {
+          const std::byte* const from = lines + ((chunk * kHalves + h) * half_lines + j % half_lines) * kLine;
+          I line = D::load(from);
+          if (w.bits == 4) line = j < 4 ? D::low_bits(line) : D::high_bits(line);
+          const int column = h * kLanes;
+          const V scale = V::load(scales + part * kPanelColumns + column);
+          V shift = base;
+          if (w.zero_points != nullptr) {
+            const std::int64_t step = unit * w.scales_per_unit + part;
+            shift = shift - V::load(w.zero_points + step * kPanelColumns + column);
+          }
+          ((D::template byte<0>(line) + shift) * scale).store(to + column);
+          ((D::template byte<1>(line) + shift) * scale).store(to + kPanelColumns + column);
+          ((D::template byte<2>(line) + shift) * scale).store(to + 2 * kPanelColumns + column);
+          ((D::template byte<3>(line) + shift) * scale).store(to + 3 * kPanelColumns + column);
+        }
+      }
+    }
+  }
+
+  template <int kRows>
+  static void exact_tile(const float* slab, std::int64_t depth, const float* x, std::int64_t stride, float* out) {
+    V sums[kRows][kHalves];
+    unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
+      sums[m][0] = V::load(out + m * kPanelColumns);
+      sums[m][1] = V::load(out + m * kPanelColumns + kLanes);
+    });
+    for (std::int64_t k = 0; k < depth; ++k, slab += kPanelColumns) {
+      const V low = V::load(slab);
+      const V high = V::load(slab + kLanes);
+      unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
+        const V value = V::set1(x[m * stride + k]);
+        sums[m][0] = V::fma(value, low, sums[m][0]);
+        sums[m][1] = V::fma(value, high, sums[m][1]);
+      });
+    }
+    unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
+      sums[m][0].store(out + m * kPanelColumns);
+      sums[m][1].store(out + m * kPanelColumns + kLanes);
+    });
+  }
+
+  using ExactTile = void (*)(const float*, std::int64_t, const float*, std::int64_t, float*);
+  template <std::size_t... kIndex>
+  static constexpr std::array<ExactTile, sizeof...(kIndex)> exact_tiles(std::index_sequence<kIndex...>) {
+    return {&exact_tile<static_cast<int>(kIndex) + 1>...};
+  }
+  static constexpr auto kExactTiles = exact_tiles(std::make_index_sequence<D::kExactRows>());
+
+  static void multiply_exact(const PanelView& w, const float* x, std::int64_t stride, std::int64_t count, float* out,
+                             std::byte* scratch) {
+    constexpr std::int64_t kDepth = 256;
+    static_assert(kDepth * kPanelColumns * sizeof(float) <= kMatMulScratchBytes);
+    auto* const slab = reinterpret_cast<float*>(scratch);
+    std::fill(out, out + count * kPanelColumns, 0.0F);
+    const std::int64_t slab_units = kDepth / w.unit_depth;
+    for (std::int64_t unit = 0; unit < w.units; unit += slab_units) {
+      const std::int64_t units = std::min(slab_units, w.units - unit);
+      unpack_exact(w, unit, units, slab);
+      for (std::int64_t row = 0; row < count; row += D::kExactRows) {
+        const std::int64_t rows = std::min<std::int64_t>(D::kExactRows, count - row);
+        kExactTiles[static_cast<std::size_t>(rows - 1)](
+            slab, units * w.unit_depth, x + row * stride + unit * w.unit_depth, stride, out + row * kPanelColumns);
+      }
+    }
+  }
+
+  // ---- results ----
+
+  template <typename T>
+  static void store_rows(const float* result, std::int64_t count, const PanelOutput& output) {
+    T* to = static_cast<T*>(output.data);
+    for (std::int64_t m = 0; m < count; ++m, to += output.stride) {
+      for (std::int64_t c = 0; c < output.columns; c += kLanes) {
+        V value = V::load(result + m * kPanelColumns + c) * V::load(output.scale + c);
+        if (output.bias != nullptr) value = value + V::load(output.bias + c);
+        if (output.gate != nullptr) {
+          V gate = V::load(output.gate + m * kPanelColumns + c) * V::load(output.gate_scale + c);
+          if (output.gate_bias != nullptr) gate = gate + V::load(output.gate_bias + c);
+          value = silu_of(gate) * value;
+        }
+        if (output.columns - c >= kLanes) {
+          value.store(to + c);
+        } else {
+          T rest[kLanes];
+          value.store(rest);
+          std::copy(rest, rest + (output.columns - c), to + c);
+        }
+      }
+    }
+  }
+
+  static void store(const float* result, std::int64_t count, const PanelOutput& output) {
+    if (output.kind == ElementKind::kFloat16) {
+      store_rows<Half>(result, count, output);
+    } else {
+      store_rows<float>(result, count, output);
+    }
+  }
+
+  static constexpr MatMulKernels kTable = {&load_row, &quantize_row, &multiply, &multiply_exact, &store,
+                                           0,         nullptr,       nullptr};
+};
+
+}  // namespace
+}  // namespace genai::kernels

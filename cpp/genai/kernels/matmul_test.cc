@@ -1,0 +1,367 @@
+#include "genai/kernels/matmul.h"
+
+#include "genai/kernels/vec_element.h"
+
+#include <doctest/doctest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace genai::kernels {
+namespace {
+
+/// Weights with their values in float64.
+struct Example {
+  NBitsWeights weights;
+  std::vector<std::uint8_t> codes;
+  std::vector<float> scales;
+  std::vector<std::uint8_t> zero_points;
+  std::vector<double> values;  ///< [N, K]
+
+  Example(std::int64_t columns, std::int64_t depth, int bits, std::int64_t block, bool with_zero_points) {
+    weights.depth = depth;
+    weights.columns = columns;
+    weights.bits = bits;
+    weights.block = block;
+    const std::int64_t blocks = weights.blocks();
+    std::uint64_t state = 7;
+    const auto next = [&] {
+      state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+      return static_cast<std::uint32_t>(state >> 33);
+    };
+    codes.resize(static_cast<std::size_t>(columns * blocks * block * bits / 8));
+    for (std::uint8_t& code : codes) code = static_cast<std::uint8_t>(next());
+    scales.resize(static_cast<std::size_t>(columns * blocks));
+    // Exact in float16, of both signs and of many sizes.
+    for (float& scale : scales) {
+      scale =
+          std::ldexp(static_cast<float>(static_cast<int>(next() % 2001U) - 1000), -17 - static_cast<int>(next() % 3U));
+    }
+    const std::int64_t zero_row = (blocks * bits + 7) / 8;
+    if (with_zero_points) {
+      zero_points.resize(static_cast<std::size_t>(columns * zero_row));
+      for (std::uint8_t& zero : zero_points) zero = static_cast<std::uint8_t>(next());
+    }
+    weights.codes = codes;
+    weights.scales = scales;
+    weights.zero_points = zero_points;
+    values.resize(static_cast<std::size_t>(columns * depth));
+    for (std::int64_t n = 0; n < columns; ++n) {
+      for (std::int64_t k = 0; k < depth; ++k) {
+        const std::int64_t at = n * blocks * block + k;
+        const std::int64_t b = k / block;
+        int code = codes[static_cast<std::size_t>(bits == 8 ? at : at / 2)];
+        if (bits == 4) code = code >> (at % 2 * 4) & 15;
+        int zero = 1 << (bits - 1);
+        if (with_zero_points) {
+          zero = zero_points[static_cast<std::size_t>(n * zero_row + (bits == 8 ? b : b / 2))];
+          if (bits == 4) zero = zero >> (b % 2 * 4) & 15;
+        }
+        values[static_cast<std::size_t>(n * depth + k)] =
+            (code - zero) * double{scales[static_cast<std::size_t>(n * blocks + b)]};
+      }
+    }
+  }
+};
+
+std::vector<float> random_rows(std::int64_t rows, std::int64_t depth, std::int64_t padded) {
+  std::vector<float> x(static_cast<std::size_t>(rows * padded), 0.0F);
+  std::uint64_t state = 99;
+  for (std::int64_t m = 0; m < rows; ++m) {
+    for (std::int64_t k = 0; k < depth; ++k) {
+      state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+      x[static_cast<std::size_t>(m * padded + k)] =
+          static_cast<float>(static_cast<std::int64_t>(state >> 40) - (1 << 23)) * 0x1p-22F;
+    }
+  }
+  return x;
+}
+
+/// Owned rows in int8.
+struct Rows {
+  std::vector<std::int8_t> codes;
+  std::vector<float> scales;
+  std::vector<std::int32_t> offsets;
+  QuantizedRows view;
+
+  Rows(const MatMulKernels& kernels, const std::vector<float>& x, std::int64_t rows, const PanelView& shape) {
+    view.padded = (rows + 15) / 16 * 16;
+    view.stride = (shape.depth + 63) / 64 * 64;
+    codes.assign(static_cast<std::size_t>(view.padded * view.stride), 0);
+    scales.assign(static_cast<std::size_t>(view.padded * shape.steps()), 0.0F);
+    offsets.assign(static_cast<std::size_t>(view.padded * shape.steps()), 0);
+    view.codes = codes.data();
+    view.scales = scales.data();
+    view.offsets = offsets.data();
+    for (std::int64_t m = 0; m < rows; ++m) {
+      kernels.quantize_row(x.data() + m * shape.depth, shape.steps(), shape.step_depth(), m, view);
+    }
+  }
+
+  double value(std::int64_t m, std::int64_t k, std::int64_t step_depth) const {
+    return double{scales[static_cast<std::size_t>(k / step_depth * view.padded + m)]} *
+           codes[static_cast<std::size_t>(m * view.stride + k)];
+  }
+};
+
+struct alignas(64) Scratch {
+  std::byte bytes[kMatMulScratchBytes];
+};
+
+/// Results with the panel's column scale, as store() applies it.
+std::vector<float> scaled(const PanelView& panel, std::vector<float> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] *= panel.column_scale[i % kPanelColumns];
+  return out;
+}
+
+std::vector<float> multiply(const MatMulKernels& kernels, const PanelView& panel, const QuantizedRows& rows,
+                            std::int64_t first, std::int64_t count) {
+  static Scratch scratch;
+  std::vector<float> out(static_cast<std::size_t>((count + 15) / 16 * 16 * kPanelColumns), -1.0F);
+  kernels.multiply(panel, rows, first, count, out.data(), scratch.bytes);
+  return scaled(panel, std::move(out));
+}
+
+struct Case {
+  std::int64_t columns;
+  std::int64_t depth;
+  int bits;
+  std::int64_t block;
+  bool zero_points;
+};
+
+const Case kCases[] = {{32, 32, 4, 32, false},   {45, 576, 4, 32, false}, {33, 1100, 4, 32, true},
+                       {64, 1056, 8, 32, false}, {7, 96, 8, 32, true},    {40, 1300, 4, 16, false},
+                       {35, 40, 4, 16, true},    {35, 1072, 8, 16, true}, {50, 2100, 4, 128, true},
+                       {32, 260, 4, 64, false},  {32, 600, 8, 256, true}, {32, 512, 8, 128, false}};
+
+TEST_CASE("products in int8 equal float64 products of the same codes") {
+  for (const Isa isa : supported_isas()) {
+    const MatMulKernels& kernels = matmul_kernels(isa);
+    for (const Case& c : kCases) {
+      CAPTURE(isa_name(isa));
+      CAPTURE(c.depth);
+      CAPTURE(c.bits);
+      CAPTURE(c.block);
+      const Example example(c.columns, c.depth, c.bits, c.block, c.zero_points);
+      const PackedWeights packed(example.weights, false);
+      const std::int64_t rows = 21;
+      const PanelView shape = packed.panel(0);
+      const Rows x(kernels, random_rows(rows, c.depth, shape.depth), rows, shape);
+      for (std::int64_t p = 0; p < packed.panels(); ++p) {
+        const std::vector<float> out = multiply(kernels, packed.panel(p), x.view, 0, rows);
+        double worst = 0;
+        for (std::int64_t m = 0; m < rows; ++m) {
+          for (std::int64_t n = p * 32; n < std::min(c.columns, p * 32 + 32); ++n) {
+            double sum = 0;
+            double size = 0;
+            for (std::int64_t k = 0; k < c.depth; ++k) {
+              const double term = x.value(m, k, c.block) * example.values[static_cast<std::size_t>(n * c.depth + k)];
+              sum += term;
+              size += std::fabs(term);
+            }
+            worst = std::max(worst, std::fabs(out[static_cast<std::size_t>(m * 32 + n % 32)] - sum) / (size + 1e-30));
+          }
+        }
+        CHECK(worst < 1e-6);
+      }
+    }
+  }
+}
+
+TEST_CASE("a row comes out the same in any company") {
+  for (const Isa isa : supported_isas()) {
+    const MatMulKernels& kernels = matmul_kernels(isa);
+    for (const Case& c : kCases) {
+      CAPTURE(isa_name(isa));
+      CAPTURE(c.block);
+      const Example example(c.columns, c.depth, c.bits, c.block, c.zero_points);
+      const PackedWeights packed(example.weights, false);
+      const PackedWeights exact(example.weights, true);
+      const PanelView panel = packed.panel(packed.panels() - 1);
+      constexpr std::int64_t kRows = 70;
+      const std::vector<float> floats = random_rows(kRows, c.depth, panel.depth);
+      const Rows x(kernels, floats, kRows, panel);
+      const std::vector<float> all = multiply(kernels, panel, x.view, 0, kRows);
+      static Scratch scratch;
+      std::vector<float> all_exact(80 * 32);
+      const PanelView exact_panel = exact.panel(exact.panels() - 1);
+      kernels.multiply_exact(exact_panel, floats.data(), panel.depth, kRows, all_exact.data(), scratch.bytes);
+      for (const std::int64_t count : {1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 33, 54}) {
+        CAPTURE(count);
+        const std::vector<float> some = multiply(kernels, panel, x.view, 16, count);
+        CHECK(std::equal(some.begin(), some.begin() + count * 32, all.begin() + 16 * 32));
+        std::vector<float> out(static_cast<std::size_t>(count * 32));
+        kernels.multiply_exact(exact_panel, floats.data() + 16 * panel.depth, panel.depth, count, out.data(),
+                               scratch.bytes);
+        CHECK(std::equal(out.begin(), out.end(), all_exact.begin() + 16 * 32));
+      }
+    }
+  }
+}
+
+TEST_CASE("products in float32 equal float64 products") {
+  for (const Isa isa : supported_isas()) {
+    const MatMulKernels& kernels = matmul_kernels(isa);
+    for (const Case& c : kCases) {
+      CAPTURE(isa_name(isa));
+      CAPTURE(c.block);
+      const Example example(c.columns, c.depth, c.bits, c.block, c.zero_points);
+      const PackedWeights packed(example.weights, true);
+      const PanelView panel = packed.panel(0);
+      const std::int64_t rows = 5;
+      const std::vector<float> x = random_rows(rows, c.depth, panel.depth);
+      static Scratch scratch;
+      std::vector<float> out(16 * 32);
+      kernels.multiply_exact(panel, x.data(), panel.depth, rows, out.data(), scratch.bytes);
+      for (std::int64_t m = 0; m < rows; ++m) {
+        for (std::int64_t n = 0; n < std::min<std::int64_t>(32, c.columns); ++n) {
+          double sum = 0;
+          double size = 0;
+          for (std::int64_t k = 0; k < c.depth; ++k) {
+            const double term = double{x[static_cast<std::size_t>(m * panel.depth + k)]} *
+                                example.values[static_cast<std::size_t>(n * c.depth + k)];
+            sum += term;
+            size += std::fabs(term);
+          }
+          REQUIRE(std::fabs(out[static_cast<std::size_t>(m * 32 + n)] - sum) <= 4e-6 * size);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("products in bfloat16 equal float64 products up to rounding, in any company") {
+  for (const Isa isa : supported_isas()) {
+    const MatMulKernels& kernels = matmul_kernels(isa);
+    if (kernels.bf16_rows == 0) continue;
+    for (const Case& c : kCases) {
+      CAPTURE(isa_name(isa));
+      CAPTURE(c.bits);
+      CAPTURE(c.block);
+      const Example example(c.columns, c.depth, c.bits, c.block, c.zero_points);
+      const PackedWeights packed(example.weights, false);
+      const PanelView panel = packed.panel(0);
+      constexpr std::int64_t kRows = 70;
+      const std::vector<float> x = random_rows(kRows, c.depth, panel.depth);
+      std::vector<std::uint16_t> rows(static_cast<std::size_t>(80 * panel.depth), 0);
+      for (std::int64_t m = 0; m < kRows; ++m) {
+        kernels.load_row_bf16(x.data() + m * panel.depth, panel.depth, m, rows.data());
+      }
+      static Scratch scratch;
+      std::vector<float> all(80 * 32);
+      kernels.multiply_bf16(panel, rows.data(), kRows, all.data(), scratch.bytes);
+      for (const std::int64_t count : {1, 16, 17, 32, 50}) {
+        std::vector<float> some(64 * 32);
+        kernels.multiply_bf16(panel, rows.data() + 16 * panel.depth, count, some.data(), scratch.bytes);
+        CHECK(std::equal(some.begin(), some.begin() + count * 32, all.begin() + 16 * 32));
+      }
+      all = scaled(panel, std::move(all));
+      for (std::int64_t m = 0; m < kRows; ++m) {
+        for (std::int64_t n = 0; n < std::min<std::int64_t>(32, c.columns); ++n) {
+          double sum = 0;
+          double size = 0;
+          for (std::int64_t k = 0; k < c.depth; ++k) {
+            const double term = double{x[static_cast<std::size_t>(m * panel.depth + k)]} *
+                                example.values[static_cast<std::size_t>(n * c.depth + k)];
+            sum += term;
+            size += std::fabs(term);
+          }
+          // Each factor is off by at most 2^-9 of its size.
+          REQUIRE(std::fabs(all[static_cast<std::size_t>(m * 32 + n)] - sum) <= 0x1p-8 * 1.1 * size);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("quantized rows are within half a step of the activations") {
+  const MatMulKernels& kernels = matmul_kernels(supported_isas().back());
+  PanelView shape;
+  shape.units = 3;
+  shape.unit_depth = 32;
+  shape.depth = 96;
+  std::vector<float> x = random_rows(2, 96, 96);
+  std::fill(x.begin() + 32, x.begin() + 64, 0.0F);
+  x[96] = std::numeric_limits<float>::infinity();
+  const Rows rows(kernels, x, 2, shape);
+  for (std::int64_t k = 0; k < 96; ++k) {
+    const double scale = rows.scales[static_cast<std::size_t>(k / 32 * 16)];
+    CHECK(std::fabs(rows.value(0, k, 32) - double{x[static_cast<std::size_t>(k)]}) <= scale * 0.50001);
+  }
+  CHECK(rows.scales[16] == 0.0F);
+  CHECK(std::isnan(rows.scales[1]));
+  CHECK(!std::isnan(rows.scales[17]));
+  std::int32_t sum = 0;
+  for (int k = 0; k < 32; ++k) sum += rows.codes[static_cast<std::size_t>(k)];
+  CHECK(rows.offsets[0] == -8 * sum);
+}
+
+TEST_CASE("results are stored with bias and gate") {
+  for (const Isa isa : supported_isas()) {
+    const MatMulKernels& kernels = matmul_kernels(isa);
+    std::vector<float> result(64);
+    std::vector<float> gate(64);
+    std::vector<float> bias(32, 0.5F);
+    const std::vector<float> scale(32, 2.0F);
+    for (int i = 0; i < 64; ++i) {
+      result[static_cast<std::size_t>(i)] = static_cast<float>(i) * 0.25F - 4.0F;
+      gate[static_cast<std::size_t>(i)] = static_cast<float>(i) * 6.0F - 150.0F;
+    }
+    std::vector<float> out(50, 7.0F);
+    PanelOutput output;
+    output.columns = 19;
+    output.scale = scale.data();
+    output.bias = bias.data();
+    output.gate = gate.data();
+    output.gate_scale = scale.data();
+    output.gate_bias = bias.data();
+    output.data = out.data();
+    output.stride = 25;
+    kernels.store(result.data(), 2, output);
+    for (int m = 0; m < 2; ++m) {
+      for (int c = 0; c < 19; ++c) {
+        const double g = 2 * double{gate[static_cast<std::size_t>(m * 32 + c)]} + 0.5;
+        const double wanted = g / (1 + std::exp(-g)) * (2 * double{result[static_cast<std::size_t>(m * 32 + c)]} + 0.5);
+        CHECK(out[static_cast<std::size_t>(m * 25 + c)] == doctest::Approx(wanted).epsilon(1e-5));
+      }
+      CHECK(out[static_cast<std::size_t>(m * 25 + 19)] == 7.0F);
+    }
+  }
+}
+
+TEST_CASE("weights from the same place of a file are packed once") {
+  const Example example(64, 64, 4, 32, false);
+  std::FILE* const file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  REQUIRE(std::fwrite(example.codes.data(), 1, example.codes.size(), file) == example.codes.size());
+  std::fflush(file);
+  const auto map = [&] {
+    void* const data = mmap(nullptr, example.codes.size(), PROT_READ, MAP_PRIVATE, fileno(file), 0);
+    REQUIRE(data != MAP_FAILED);
+    NBitsWeights weights = example.weights;
+    weights.codes = {static_cast<const std::uint8_t*>(data), example.codes.size()};
+    return weights;
+  };
+  const NBitsWeights first = map();
+  const NBitsWeights second = map();
+
+  const std::shared_ptr<const PackedWeights> packed = packed_weights(first, false);
+  CHECK(packed_weights(second, false) == packed);
+  CHECK(packed_weights(second, true) != packed);
+  CHECK(packed_weights(example.weights, false) != packed);  // not of a file
+  for (const NBitsWeights& weights : {first, second}) {
+    munmap(const_cast<std::uint8_t*>(weights.codes.data()), weights.codes.size());
+  }
+  std::fclose(file);
+}
+
+}  // namespace
+}  // namespace genai::kernels

@@ -1,0 +1,88 @@
+#include "genai/kernels/matmul_work.h"
+
+#include <algorithm>
+
+namespace genai::kernels {
+namespace {
+
+constexpr std::size_t kResultBytes = static_cast<std::size_t>(kRowBlock * kPanelColumns) * sizeof(float);
+
+}  // namespace
+
+std::byte* MatMulWork::grow(std::vector<Line>& lines, std::size_t bytes) {
+  const std::size_t count = (bytes + sizeof(Line) - 1) / sizeof(Line);
+  if (lines.size() < count) lines = std::vector<Line>(count);
+  return lines.data()->bytes;
+}
+
+QuantizedRows MatMulWork::quantized(std::int64_t rows, const PanelView& shape) {
+  QuantizedRows out;
+  out.padded = (rows + 15) / 16 * 16;
+  // An odd number of lines: rows whose distance is a power of two would share cache sets.
+  const std::int64_t row_lines = (shape.depth + 63) / 64;
+  out.stride = 64 * (row_lines | 1);
+  const auto padded = static_cast<std::size_t>(out.padded);
+  const auto steps = static_cast<std::size_t>(shape.steps());
+  out.codes = reinterpret_cast<std::int8_t*>(grow(codes_, padded * static_cast<std::size_t>(out.stride)));
+  out.scales = reinterpret_cast<float*>(grow(scales_, padded * steps * sizeof(float)));
+  out.offsets = reinterpret_cast<std::int32_t*>(grow(offsets_, padded * steps * sizeof(std::int32_t)));
+  // What the last rows of a tile hold is computed and not used.
+  for (std::int64_t row = rows; row < out.padded; ++row) {
+    std::fill_n(out.codes + row * out.stride, out.stride, std::int8_t{0});
+    for (std::int64_t step = 0; step < shape.steps(); ++step) {
+      out.scales[step * out.padded + row] = 0.0F;
+      out.offsets[step * out.padded + row] = 0;
+    }
+  }
+  return out;
+}
+
+std::uint16_t* MatMulWork::bf16(std::int64_t rows, std::int64_t depth) {
+  constexpr std::int64_t kSide = 16;
+  constexpr std::int64_t kTileDepth = 32;
+  const std::int64_t padded = (rows + kSide - 1) / kSide * kSide;
+  auto* const out =
+      reinterpret_cast<std::uint16_t*>(grow(codes_, static_cast<std::size_t>(padded * depth) * sizeof(std::uint16_t)));
+  std::uint16_t* tile = out + (padded - kSide) * depth;
+  if (rows == padded) return out;
+  for (std::int64_t k = 0; k < depth; k += kTileDepth, tile += kSide * kTileDepth) {
+    std::fill(tile + rows % kSide * kTileDepth, tile + kSide * kTileDepth, std::uint16_t{0});
+  }
+  return out;
+}
+
+float* MatMulWork::floats(std::int64_t count, std::int64_t stride) {
+  return reinterpret_cast<float*>(grow(floats_, static_cast<std::size_t>(count * stride) * sizeof(float)));
+}
+
+void MatMulWork::reserve_threads(int count, std::int64_t depth) {
+  const std::size_t bytes = kMatMulScratchBytes + 2 * kResultBytes + static_cast<std::size_t>(depth) * sizeof(float);
+  if (threads_.size() < static_cast<std::size_t>(count)) threads_.resize(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    std::unique_ptr<std::vector<Line>>& lines = threads_[static_cast<std::size_t>(i)];
+    if (!lines) lines = std::make_unique<std::vector<Line>>();
+    grow(*lines, bytes);
+  }
+}
+
+MatMulWork::Thread MatMulWork::thread(int index) {
+  std::byte* const start = threads_[static_cast<std::size_t>(index)]->data()->bytes;
+  std::byte* const result = start + kMatMulScratchBytes;
+  return {start, reinterpret_cast<float*>(result), reinterpret_cast<float*>(result + kResultBytes),
+          reinterpret_cast<float*>(result + 2 * kResultBytes)};
+}
+
+MatMulWorkPool::Loan MatMulWorkPool::take() {
+  const std::lock_guard lock(mutex_);
+  if (free_.empty()) return Loan(std::make_unique<MatMulWork>().release(), Return{this});
+  Loan loan(free_.back().release(), Return{this});
+  free_.pop_back();
+  return loan;
+}
+
+void MatMulWorkPool::put(std::unique_ptr<MatMulWork> work) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(std::move(work));
+}
+
+}  // namespace genai::kernels

@@ -1,0 +1,68 @@
+#pragma once
+
+#include "genai/kernels/matmul.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace genai::kernels {
+
+/// Rows that are multiplied with a panel in one go.
+constexpr std::int64_t kRowBlock = 512;
+
+/// Memory of one call of MatMulNBits. Reused from call to call, so that it allocates only to grow.
+class MatMulWork {
+ public:
+  /// Room for `rows` rows in int8 and their scales; stays valid until the next call.
+  QuantizedRows quantized(std::int64_t rows, const PanelView& shape);
+  /// Room for `rows` rows as MatMulKernels::load_row_bf16 lays them, zero past the last one.
+  std::uint16_t* bf16(std::int64_t rows, std::int64_t depth);
+  /// Room for rows[count][stride] in float32.
+  float* floats(std::int64_t count, std::int64_t stride);
+
+  /// Working memory of a thread.
+  struct Thread {
+    std::byte* scratch;  ///< kMatMulScratchBytes
+    float* result;       ///< [kRowBlock][32]
+    float* gate;         ///< the same
+    float* row;          ///< [depth]
+  };
+  /// Makes room for that many threads, with rows of `depth`, before they call thread().
+  void reserve_threads(int count, std::int64_t depth);
+  Thread thread(int index);
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  static std::byte* grow(std::vector<Line>& lines, std::size_t bytes);
+
+  std::vector<Line> codes_;
+  std::vector<Line> scales_;
+  std::vector<Line> offsets_;
+  std::vector<Line> floats_;
+  std::vector<std::unique_ptr<std::vector<Line>>> threads_;
+};
+
+/// MatMulWork objects that no call uses at the moment. Thread-safe.
+class MatMulWorkPool {
+ public:
+  /// Gives `work` back when it goes.
+  struct Return {
+    MatMulWorkPool* pool;
+    void operator()(MatMulWork* work) const { pool->put(std::unique_ptr<MatMulWork>(work)); }
+  };
+  using Loan = std::unique_ptr<MatMulWork, Return>;
+  Loan take();
+
+ private:
+  void put(std::unique_ptr<MatMulWork> work);
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<MatMulWork>> free_;
+};
+
+}  // namespace genai::kernels

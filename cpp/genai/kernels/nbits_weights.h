@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+// Weights of a quantized matrix product: as a graph holds them, and packed for our kernels.
+namespace genai::kernels {
+
+/// Columns of the result that are packed and computed together.
+constexpr std::int64_t kPanelColumns = 32;
+/// Columns of half a panel: the lanes of a vector.
+constexpr int kLanes = 16;
+/// Depth of a chunk: what the four bits of a line's bytes reach.
+constexpr std::int64_t kChunkDepth = 32;
+
+/// The constants of com.microsoft::MatMulNBits, in its layout: a weight is (code - zero point) * scale. A loan.
+struct NBitsWeights {
+  std::int64_t depth = 0;                   ///< K: rows of the matrix, elements of an activation row
+  std::int64_t columns = 0;                 ///< N
+  int bits = 4;                             ///< 4 or 8
+  std::int64_t block = 32;                  ///< neighbours in depth that share a scale: 16, 32, 64, 128 or 256
+  std::span<const std::uint8_t> codes;      ///< [N, blocks, block * bits / 8], blocks = ceil(K / block); low bits first
+  std::span<const float> scales;            ///< [N, blocks]; or scales16
+  std::span<const std::uint16_t> scales16;  ///< the same in float16
+  std::span<const std::uint8_t> zero_points;  ///< [N, ceil(blocks * bits / 8)], or empty for 2^(bits - 1)
+
+  std::int64_t blocks() const { return (depth + block - 1) / block; }
+  /// Throws kInvalidArgument when a size does not fit the others; `node` names the node in the message.
+  void validate(const std::string& node) const;
+};
+
+/// Weights as the kernels read them: one stream of bytes a panel.
+///
+/// A panel is 32 columns; a unit is max(32, block) of depth. A unit holds its chunks (32 of depth each) and then its
+/// scales. A chunk holds the lines of columns 0..15 and then those of columns 16..31; a line is 64 bytes, four for each
+/// column. With 4 bits byte 4c + i of line j holds depth 4j + i of column c in its low bits and depth 16 + 4j + i in
+/// its high bits (4 lines a half); with 8 bits it holds depth 4j + i (8 lines). Scales are 32 floats, or float16 when
+/// `exact` is false, for each block in the unit: two when a block is 16. Zero points are a stream of their own. What
+/// lies beyond K or N has scale 0.
+struct PanelView {
+  std::int64_t depth = 0;  ///< a multiple of `unit_depth`
+  std::int64_t units = 0;  ///< of a panel
+  std::int64_t unit_depth = 0;
+  int bits = 4;
+  int scales_per_unit = 1;
+  std::size_t unit_bytes = 0;
+  const std::byte* data = nullptr;           ///< of the panel, aligned to 64
+  const std::int8_t* zero_points = nullptr;  ///< [steps()][32], less 2^(bits - 1); nullptr when all are that
+  const float* column_scale = nullptr;       ///< [32] powers of two that a result is multiplied with at its end
+
+  /// Scales of a column.
+  std::int64_t steps() const { return units * scales_per_unit; }
+  /// Depth that shares a scale: the graph's block.
+  std::int64_t step_depth() const { return unit_depth / scales_per_unit; }
+};
+
+/// Owns packed weights. Immutable, so any number of threads may read it.
+class PackedWeights {
+ public:
+  /// Packs `source`. `exact`: scales stay float32; else they become float16 times a power of two for each column, which
+  /// changes them by at most 2^-11 unless they came from float16.
+  /// `source` is read once, from its start to its end, and leaves memory on the way if it is a mapped file.
+  PackedWeights(const NBitsWeights& source, bool exact);
+
+  std::int64_t columns() const { return columns_; }
+  std::int64_t panels() const { return (columns_ + kPanelColumns - 1) / kPanelColumns; }
+  PanelView panel(std::int64_t index) const;
+  /// Bytes of a panel's stream: what a product with one row reads.
+  std::size_t panel_bytes() const { return shape_.unit_bytes * static_cast<std::size_t>(shape_.units); }
+  std::size_t bytes() const;
+  bool has_zero_points() const { return !zero_points_.empty(); }
+
+ private:
+  class Packer;
+
+  std::int64_t columns_ = 0;
+  PanelView shape_;  ///< without addresses
+  std::shared_ptr<std::byte> data_;
+  std::vector<std::int8_t> zero_points_;
+  std::vector<float> column_scale_;
+};
+
+/// Packs `source`, or gives weights that are in use already if they were packed from the same place of the same file:
+/// so sessions of one model share them. Thread-safe.
+std::shared_ptr<const PackedWeights> packed_weights(const NBitsWeights& source, bool exact);
+
+}  // namespace genai::kernels

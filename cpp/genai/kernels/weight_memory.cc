@@ -1,0 +1,67 @@
+#include "genai/kernels/weight_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+
+namespace genai::kernels {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+/// Address space of a chunk; only what is written takes memory.
+constexpr std::size_t kChunkBytes = std::size_t{64} << 20;
+
+/// Zeros at an address that is a multiple of a huge page.
+class Chunk {
+ public:
+  explicit Chunk(std::size_t size_bytes) : size_bytes_(size_bytes) {
+    mapped_bytes_ = size_bytes + kHugePage;
+    mapped_ = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped_ == MAP_FAILED) throw std::bad_alloc();
+    void* start = mapped_;
+    std::size_t space = mapped_bytes_;
+    start_ = static_cast<std::byte*>(std::align(kHugePage, size_bytes, start, space));
+#if defined(MADV_HUGEPAGE)
+    madvise(start_, size_bytes, MADV_HUGEPAGE);  // where this fails, small pages do
+#endif
+  }
+  Chunk(const Chunk&) = delete;
+  Chunk& operator=(const Chunk&) = delete;
+  ~Chunk() { munmap(mapped_, mapped_bytes_); }
+
+  /// nullptr when it does not fit.
+  std::byte* take(std::size_t size_bytes) {
+    if (size_bytes > size_bytes_ - used_) return nullptr;
+    std::byte* const taken = start_ + used_;
+    used_ = std::min(size_bytes_, used_ + (size_bytes + kAlignment - 1) / kAlignment * kAlignment);
+    return taken;
+  }
+
+ private:
+  std::byte* start_ = nullptr;
+  std::size_t size_bytes_;
+  std::size_t used_ = 0;
+  void* mapped_ = nullptr;
+  std::size_t mapped_bytes_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<std::byte> allocate_weights(std::size_t size_bytes) {
+  static std::mutex mutex;
+  static auto& current = *new std::weak_ptr<Chunk>;
+  const std::lock_guard lock(mutex);
+  if (const std::shared_ptr<Chunk> chunk = current.lock()) {
+    if (std::byte* const taken = chunk->take(size_bytes)) return {chunk, taken};
+  }
+  const auto chunk = std::make_shared<Chunk>(std::max(size_bytes, kChunkBytes));
+  std::byte* const taken = chunk->take(size_bytes);
+  // A large matrix has a chunk of its own; the one before it goes on.
+  if (size_bytes < kChunkBytes) current = chunk;
+  return {chunk, taken};
+}
+
+}  // namespace genai::kernels

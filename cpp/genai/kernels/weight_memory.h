@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace genai::kernels {
+
+/// `size_bytes` zero bytes, aligned to 64, on huge pages where the system has them: a product with one row reads all
+/// weights once, and a page that is not in the translation buffer costs as much as many lines. Weights share chunks, so
+/// that small ones do not fill a huge page each; a chunk goes with the last of its weights. Throws std::bad_alloc.
+/// Thread-safe.
+std::shared_ptr<std::byte> allocate_weights(std::size_t size_bytes);
+
+}  // namespace genai::kernels

@@ -1,0 +1,210 @@
+"""Rewrites quantized matrix products to genai.runtime::MatMulNBits: :func:`native_products`.
+
+Works on any graph, paged or not. The layouts of the constants are those of com.microsoft::MatMulNBits, so nodes are
+renamed and joined, and weights stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import onnx
+from onnx import helper
+
+from onnx_genai.errors import UnsupportedError
+from onnx_genai.graph.contract import GraphContract, OperatorCount, Products
+from onnx_genai.graph.index import GraphIndex
+from onnx_genai.graph.paged import DOMAIN
+from onnx_genai.graph.product_groups import Group, Grouping, group_products
+from onnx_genai.graph.products import Found, Product, may_have_products, read_products
+from onnx_genai.graph.projection import NotRecognisedError
+from onnx_genai.graph.skeleton import Skeleton, nodes_of
+from onnx_genai.graph.weights import lift_constants, relocate
+from onnx_genai.types import Backend
+
+__all__ = ["native_products", "operator_counts"]
+
+_LEAST_IR = 4
+"""First version in which weights need not be listed among the inputs."""
+_MAX_PROBLEMS = 8
+
+
+def native_products(contract: GraphContract, skeleton: Skeleton, backend: Backend) -> GraphContract:
+    """Returns the contract of the graph with the products of ``backend``, and which they are.
+
+    Args:
+        contract: Of the graph as it is.
+        skeleton: Its ``model`` is what ``contract.model_bytes`` holds, or the file as loaded if that is empty. It is
+            the rewritten one on success, and untouched else.
+        backend: "ort" replaces nothing. "auto" replaces what our operator computes faster, "native" whatever it can.
+
+    Raises:
+        UnsupportedError: The backend is "native", but nothing can be replaced.
+    """
+    if not may_have_products(skeleton.model):
+        if backend == "native":
+            raise _nothing_to_replace(contract, Found())
+        return contract
+    index = GraphIndex(skeleton.model.graph)
+    found, grouping = _plan(skeleton.model, index)
+    total = len(found.products) + len(found.problems)
+    if backend == "ort":
+        return replace(contract, products=Products(nodes=total, problems=("the backend is ort",) if total else ()))
+    folder = contract.external_folder
+    if found.products and not contract.model_bytes:
+        try:
+            folder = relocate(skeleton)
+        except NotRecognisedError as why:
+            found = _all_refused(found, f"has weights that cannot be referred to ({why})")
+    if not found.products:
+        if backend == "native":
+            raise _nothing_to_replace(contract, found)
+        return replace(contract, products=Products(nodes=total, problems=_summary(found.problems)))
+    _write(skeleton.model, index, grouping)
+    lift_constants(skeleton.model.graph)
+    return replace(
+        contract,
+        model_bytes=skeleton.model.SerializeToString(),
+        external_folder=folder,
+        products=_report(grouping.groups, found, total),
+    )
+
+
+def _plan(model: onnx.ModelProto, index: GraphIndex) -> tuple[Found, Grouping]:
+    """What is replaced, and by which nodes; the graph is not changed yet."""
+    found = read_products(model, index)
+    try:
+        return found, group_products(index, found.products)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # Attributes and constants of a broken graph can be anything; ONNX Runtime says what is wrong with them.
+        return _all_refused(found, f"could not be followed ({error})"), Grouping()
+
+
+def _all_refused(found: Found, why: str) -> Found:
+    return Found(problems=[*found.problems, *((product.name, why) for product in found.products)])
+
+
+def operator_counts(graph: onnx.GraphProto) -> tuple[OperatorCount, ...]:
+    """How many nodes of each operator a graph has, the graphs inside its nodes too; the most frequent first."""
+    counts = Counter((DOMAIN if node.domain == DOMAIN else "onnxruntime", node.op_type) for node in nodes_of(graph))
+    order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(OperatorCount(kernel=kernel, op_type=op_type, nodes=count) for (kernel, op_type), count in order)
+
+
+def _nothing_to_replace(contract: GraphContract, found: Found) -> UnsupportedError:
+    why = "; ".join(_summary(found.problems)) or "the graph has no quantized matrix products"
+    return UnsupportedError(
+        f"{contract.model_path}: backend is 'native', but no operator of this graph has a kernel of ours: {why}. Use "
+        "backend 'auto' or 'ort', or a package whose weights are MatMulNBits of 4 or 8 bits."
+    )
+
+
+def _summary(problems: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """One line a reason, the most frequent first."""
+    names: dict[str, list[str]] = {}
+    for name, why in problems:
+        names.setdefault(why, []).append(name)
+    order = sorted(names.items(), key=lambda item: -len(item[1]))
+    lines = [f"{nodes[0]} {why}" + (f" ({len(nodes)} such nodes)" if nodes[1:] else "") for why, nodes in order]
+    more = len(lines) - _MAX_PROBLEMS
+    return (*lines[:_MAX_PROBLEMS], f"{more} more reasons") if more > 0 else tuple(lines)
+
+
+def _report(groups: Sequence[Group], found: Found, total: int) -> Products:
+    kinds = Counter((product.kind.bits, product.kind.block_size) for product in found.products)
+    return Products(
+        nodes=total,
+        replaced=len(found.products),
+        joined=len(groups),
+        swiglu=sum(1 for group in groups if group.swiglu),
+        biases=sum(1 for product in found.products if product.bias),
+        kinds=tuple(f"{bits} bits, block {block}: {count}" for (bits, block), count in kinds.most_common()),
+        problems=_summary(found.problems),
+    )
+
+
+def _write(model: onnx.ModelProto, index: GraphIndex, grouping: Grouping) -> None:
+    """Puts the nodes of the groups in, each at the place of its first product, and takes out what they replace."""
+    graph, groups = model.graph, grouping.groups
+    made: dict[int, list[onnx.NodeProto]] = {}
+    for group in groups:
+        made.setdefault(min(part.place for part in group.parts), []).append(_node(group))
+    taken = {place for group in groups for place in group.taken}
+    for part in _parts(groups):
+        taken.update((part.place, *part.taken))
+    graph.initializer.extend(grouping.tensors.values())
+    constants = {name for part in _parts(groups) for name in part.constants if name}
+    lifted = _lift(graph, index, constants - grouping.tensors.keys())
+    nodes = []
+    gone: set[str] = set()
+    for place, node in enumerate(graph.node):
+        nodes += made.get(place, [])
+        if place in taken:
+            gone.update(node.output)
+        elif id(node) not in lifted:
+            nodes.append(node)
+    gone -= {name for group in groups for name in group.outputs}
+    values = [value for value in graph.value_info if value.name not in gone]
+    # A weight that is also listed as an input could be given by the caller, and so would be no constant; before
+    # version 4 all weights are listed.
+    weights = constants if model.ir_version >= _LEAST_IR else index.initializers.keys() | constants
+    inputs = [value for value in graph.input if value.name not in weights]
+    for held, kept in ((graph.node, nodes), (graph.value_info, values), (graph.input, inputs)):
+        _replace(held, kept)
+    _drop_unused(graph, grouping.cut)
+    if not any(entry.domain == DOMAIN for entry in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    model.ir_version = max(model.ir_version, _LEAST_IR)
+
+
+def _parts(groups: Sequence[Group]) -> list[Product]:
+    return [part for group in groups for part in group.parts]
+
+
+def _lift(graph: onnx.GraphProto, index: GraphIndex, names: set[str]) -> set[int]:
+    """Makes initializers of Constant nodes, as a node of ours may stand before them; returns id() of those nodes."""
+    lifted = set()
+    for name in sorted(names - index.initializers.keys()):
+        tensor = index.constant(name)
+        if tensor is not None:
+            copy = graph.initializer.add()
+            copy.CopyFrom(tensor)
+            copy.name = name
+            lifted.add(id(index.producers[name]))
+    return lifted
+
+
+def _drop_unused(graph: onnx.GraphProto, names: set[str]) -> None:
+    """Takes those of the constants out that nothing reads."""
+    used = {name for node in nodes_of(graph) for name in node.input} | {value.name for value in graph.output}
+    unused = names - used
+    if unused & {tensor.name for tensor in graph.initializer}:
+        _replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name not in unused])
+        _replace(graph.input, [value for value in graph.input if value.name not in unused])
+    if any(node.output[0] in unused for node in graph.node if node.op_type == "Constant"):
+        kept = [node for node in graph.node if node.op_type != "Constant" or node.output[0] not in unused]
+        _replace(graph.node, kept)
+
+
+def _replace(held: Any, kept: Sequence[Any]) -> None:
+    """Makes ``kept``, which may be messages in it, the content of a repeated field."""
+    copies = [type(item).FromString(item.SerializeToString()) for item in kept]
+    del held[:]
+    held.extend(copies)
+
+
+def _node(group: Group) -> onnx.NodeProto:
+    first = group.parts[0]
+    kind = first.kind
+    inputs = [kind.source, *(name for part in group.parts for name in part.constants)]
+    while not inputs[-1]:
+        inputs.pop()
+    attributes: dict[str, Any] = {"K": kind.k, "N": first.n, "bits": kind.bits, "block_size": kind.block_size}
+    attributes |= {f"N_{number}": part.n for number, part in enumerate(group.parts[1:], 1)}
+    attributes["accuracy_level"] = kind.accuracy_level
+    if group.swiglu:
+        attributes["swiglu"] = 1
+    return helper.make_node("MatMulNBits", inputs, group.outputs, domain=DOMAIN, name=first.name, **attributes)

@@ -1,0 +1,150 @@
+"""The option ``backend``: whose kernels compute quantized products, with the same answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onnx_genai import LLM, SamplingParams, compat, errors
+from onnx_genai.convert import import_gguf
+from onnx_genai.engine import EngineOptions
+from tests.convert.tiny import TINY, write_gguf
+
+PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]]
+PARAMS = SamplingParams(max_new_tokens=12, temperature=0, ignore_eos=True, logprobs=True, top_logprobs=1)
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``quantized(arch, dtype, **options)``: folder of a tiny random model of quantized products."""
+    root = tmp_path_factory.mktemp("quantized")
+    made: dict[str, Path] = {}
+
+    def get(arch: str, dtype: str, **options: Any) -> Path:
+        key = "_".join(map(str, (arch, dtype, *options.values())))
+        if key not in made:
+            source = write_gguf(root / f"{key}.gguf", TINY[arch])
+            import_gguf(source, root / key, dtype=dtype, **options)
+            made[key] = root / key
+        return made[key]
+
+    return get
+
+
+def answers(folder: Path, **options: Any) -> tuple[list[list[int]], list[float], dict[str, object]]:
+    """Tokens and their log-probabilities of all prompts at once, and facts."""
+    with LLM(folder, threads=1, **options) as llm:
+        results = llm.generate(PROMPTS, PARAMS)
+        found = [list(result.token_ids) for result in results]
+        return found, [item.logprob for result in results for item in result.logprobs or ()], llm.info()
+
+
+@pytest.mark.parametrize("decoder", ["paged", "slot"])
+@pytest.mark.parametrize("dtype", ["int4", "int8"])
+@pytest.mark.parametrize("arch", ["llama", "qwen2"])
+def test_exact_kernels_give_the_answers_of_onnxruntime(
+    quantized: Callable[..., Path], arch: str, dtype: str, decoder: str
+) -> None:
+    folder = quantized(arch, dtype, accuracy_level=1)
+
+    tokens, logprobs, facts = answers(folder, backend="ort", decoder=decoder)
+    ours, our_logprobs, our_facts = answers(folder, backend="native", decoder=decoder)
+
+    assert (facts["backend"], facts["native_products"]) == ("ort", 0)
+    assert our_facts["backend"] == "native"
+    assert our_facts["native_products"]
+    assert ours == tokens
+    assert our_logprobs == pytest.approx(logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("block_size", [16, 64])
+def test_rounded_activations_change_little(quantized: Callable[..., Path], block_size: int) -> None:
+    """The first step only: from the first near tie on, answers may differ."""
+    exact = quantized("llama", "int4", accuracy_level=1, block_size=block_size)
+    rounded = quantized("llama", "int4", accuracy_level=4, block_size=block_size)
+
+    _, wanted, _ = answers(exact, backend="ort")
+    _, found, _ = answers(rounded, backend="native")
+
+    for first in range(0, len(wanted), PARAMS.max_new_tokens or 0):
+        assert found[first] == pytest.approx(wanted[first], abs=0.05)
+
+
+def test_answer_does_not_depend_on_its_company(quantized: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNX_GENAI_BATCH_INVARIANT", "1")
+    with LLM(quantized("llama", "int4"), threads=2, backend="native", prefix_cache=False) as llm:
+        together = llm.generate(PROMPTS, PARAMS)
+        alone = [llm.generate(prompt, PARAMS) for prompt in PROMPTS]
+
+    for a, b in zip(together, alone, strict=True):
+        assert a.token_ids == b.token_ids
+        assert [item.logprob for item in a.logprobs or ()] == [item.logprob for item in b.logprobs or ()]
+
+
+def test_auto_takes_our_kernels(quantized: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ONNX_GENAI_BACKEND", raising=False)
+    assert answers(quantized("llama", "int4"))[2]["backend"] == "native"
+
+
+def test_variable_decides_where_nothing_is_said(
+    quantized: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = quantized("llama", "int4")
+    monkeypatch.setenv("ONNX_GENAI_BACKEND", "ort")
+
+    assert answers(folder)[2]["backend"] == "ort"
+    assert answers(folder, backend="native")[2]["backend"] == "native"
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "graph_backend"),
+    [
+        ({}, None, "auto"),
+        ({}, "", "auto"),
+        ({}, "native", "native"),
+        ({"backend": "ort"}, "native", "ort"),
+        ({"ep": "cuda"}, None, "ort"),
+        ({"ep": "cuda"}, "ort", "ort"),
+    ],
+)
+def test_backend_of_the_graph_comes_from_option_variable_and_provider(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], variable: str | None, graph_backend: str
+) -> None:
+    monkeypatch.delenv("ONNX_GENAI_BACKEND", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("ONNX_GENAI_BACKEND", variable)
+
+    assert EngineOptions(**options).graph_backend == graph_backend
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "text"),
+    [
+        ({"backend": "fast"}, None, "backend is 'fast'; allowed: auto, ort, native"),
+        ({"backend": None}, None, "backend is None"),
+        ({}, "fast", "ONNX_GENAI_BACKEND is 'fast'; allowed: auto, ort, native"),
+        ({"backend": "native", "ep": "cuda"}, None, "backend is 'native' and ep is 'cuda'"),
+        ({"ep": "cuda"}, "native", "ONNX_GENAI_BACKEND is 'native' and ep is 'cuda'"),
+    ],
+)
+def test_wrong_backend_is_refused_and_named(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], variable: str | None, text: str
+) -> None:
+    monkeypatch.delenv("ONNX_GENAI_BACKEND", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("ONNX_GENAI_BACKEND", variable)
+
+    with pytest.raises(errors.InvalidArgumentError, match=text):
+        EngineOptions(**options)
+
+
+@pytest.mark.parametrize("backend", ["ort", "native"])
+def test_compat_takes_the_backend_as_an_option_of_the_cpu(quantized: Callable[..., Path], backend: str) -> None:
+    config = compat.Config(quantized("llama", "int4"))
+    config.set_provider_option("cpu", "backend", backend)
+
+    with compat.Model(config) as model:
+        assert model.engine.info()["backend"] == backend
