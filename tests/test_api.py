@@ -10,13 +10,16 @@ from onnx_genai import errors
 
 def test_public_names_are_these() -> None:
     assert sorted(onnx_genai.__all__) == [
+        "AsyncEmbedder",
         "AsyncLLM",
         "AsyncSession",
         "Choice",
         "Chunk",
+        "Embedder",
         "GenAIError",
         "LLM",
         "LogitsProcessor",
+        "RankedDocument",
         "Result",
         "Sampler",
         "SamplingParams",
@@ -41,6 +44,7 @@ def test_every_error_is_a_genai_error_and_a_built_in_one() -> None:
         "InvalidArgumentError": "ValueError",
         "NotFoundError": "LookupError",
         "PackageError": "ValueError",
+        "QueueFullError": "ResourceExhaustedError",
         "ResourceExhaustedError": "RuntimeError",
         "UnsupportedError": "NotImplementedError",
     }

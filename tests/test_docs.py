@@ -4,7 +4,8 @@
   run and the others must be in the output, in that order.
 * Each block runs alone in an empty folder. ``<!-- continues -->`` in the line before a block adds it to the block of
   the same language before it.
-* ``<!-- real_model -->`` marks blocks that need the model behind the alias smollm2.
+* ``<!-- real_model -->`` marks blocks that need the model behind the alias smollm2, ``<!-- real_model: minilm -->``
+  those that need another one.
 * ``<!-- norun: reason -->`` leaves a block out.
 * Blocks of other languages, or of none, are text.
 """
@@ -24,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LANGUAGES = ("python", "bash", "console")
 FENCE = re.compile(r"^(`{3,})(\w*)\s*$")
-COMMENT = re.compile(r"^<!--\s*(continues|real_model|norun:\s*(\S.*?))\s*-->$")
+COMMENT = re.compile(r"^<!--\s*(continues|real_model(?:: minilm)?|norun:\s*(\S.*?))\s*-->$")
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Block:
     place: str
     language: str
     text: str
-    real_model: bool = False
+    real_model: str = ""
+    """The alias of the model that it needs."""
 
 
 def read_blocks(page: Path, name: str) -> list[Block]:
@@ -56,7 +58,9 @@ def read_blocks(page: Path, name: str) -> list[Block]:
             if "continues" in marks:
                 before = next(block for block in reversed(blocks) if block.language == language)
                 text = f"{before.text}\n{text}"
-            blocks.append(Block(f"{name}:{number}", language, text, "real_model" in marks))
+            models = [mark for mark in marks if mark.startswith("real_model")]
+            model = (models[0].partition(": ")[2] or "smollm2") if models else ""
+            blocks.append(Block(f"{name}:{number}", language, text, model))
         marks = []
     return blocks
 
@@ -110,7 +114,7 @@ def _expected(block: Block) -> list[str]:
 @pytest.mark.parametrize("block", all_blocks())
 def test_block_of_a_page_runs(block: Block, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if block.real_model:
-        request.getfixturevalue("smollm2")
+        request.getfixturevalue(block.real_model)
 
     run_block(block, tmp_path)
 
@@ -153,7 +157,7 @@ def test_read_blocks_joins_and_leaves_out(tmp_path: Path) -> None:
     assert blocks == [
         Block("page.md:2", "python", "x = 1"),
         Block("page.md:6", "python", "x = 1\nprint(x)"),
-        Block("page.md:14", "console", "$ echo one; echo two\none\n...\ntwo", real_model=True),
+        Block("page.md:14", "console", "$ echo one; echo two\none\n...\ntwo", real_model="smollm2"),
     ]
 
 

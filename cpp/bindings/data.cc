@@ -228,6 +228,11 @@ void bind_event(py::module_& module) {
                                return py::make_tuple(event.usage.prompt_tokens, event.usage.completion_tokens,
                                                      event.usage.cached_tokens);
                              })
+      .def_property_readonly("times",
+                             [](const Event& event) -> py::object {
+                               if (!event.times) return py::none();
+                               return py::make_tuple(event.times->queued, event.times->prefill);
+                             })
       .def_property_readonly("budget_cap",
                              [](const Event& event) -> py::object {
                                if (!event.budget_cap) return py::none();

@@ -14,10 +14,16 @@ void bind_data(pybind11::module_& module);
 /// Engine and its options.
 void bind_engine(pybind11::module_& module);
 
+/// Encoders of texts and what describes them.
+void bind_encoder(pybind11::module_& module);
+
 /// Compiled grammars.
 void bind_grammar(pybind11::module_& module);
 /// The grammar behind a Python object of the class Grammar; null for None.
 std::shared_ptr<const TokenGrammar> token_grammar(const pybind11::object& object);
+
+/// Recording what an engine does. After bind_engine().
+void bind_profile(pybind11::module_& module);
 
 /// ONNX Runtime library, cores and memory of this machine.
 void bind_system(pybind11::module_& module);

@@ -124,6 +124,12 @@ py::dict metrics_dict(const engine::Metrics& m) {
   dict["num_aborted_requests"] = m.num_aborted_requests;
   dict["num_expired_requests"] = m.num_expired_requests;
   dict["num_steps"] = m.num_steps;
+  dict["num_step_tokens"] = m.num_step_tokens;
+  std::int64_t steps = 0;
+  for (std::size_t i = 0; i < engine::kStepTokenBounds.size(); ++i) {
+    steps += m.steps_by_tokens[i];
+    dict[py::str("num_steps_up_to_" + std::to_string(engine::kStepTokenBounds[i]) + "_tokens")] = steps;
+  }
   dict["num_prompt_tokens"] = m.num_prompt_tokens;
   dict["num_recomputed_tokens"] = m.num_recomputed_tokens;
   dict["num_generated_tokens"] = m.num_generated_tokens;
@@ -155,6 +161,12 @@ py::dict metrics_dict(const engine::Metrics& m) {
   dict["kv_copied_blocks"] = m.kv_copied_blocks;
   dict["kv_failed_moves"] = m.kv_failed_moves;
   dict["kv_failed_copies"] = m.kv_failed_copies;
+  dict["kv_allocated_blocks"] = m.kv_allocated_blocks;
+  dict["kv_freed_blocks"] = m.kv_freed_blocks;
+  dict["kv_failed_reserves"] = m.kv_failed_reserves;
+  dict["kv_cold_writes"] = m.kv_cold_writes;
+  dict["kv_cold_reads"] = m.kv_cold_reads;
+  dict["session_bytes"] = m.session_bytes;
   return dict;
 }
 
@@ -163,11 +175,11 @@ py::dict info_dict(const engine::Engine& engine) {
   const runner::RunnerInfo& info = engine.runner_info();
   return py::dict("decoder"_a = info.decoder, "execution_provider"_a = info.execution_provider,
                   "vocab_size"_a = info.vocab_size, "intra_op_threads"_a = info.intra_op_threads,
-                  "kv_bytes_per_token"_a = info.kv_bytes_per_token, "can_chunk_prefill"_a = info.can_chunk_prefill,
-                  "shares_blocks"_a = info.shares_blocks, "block_size"_a = info.block_size,
-                  "block_bytes"_a = engine.block_bytes(), "hot_blocks"_a = info.num_hot_blocks,
-                  "warm_blocks"_a = info.num_warm_blocks, "cold_blocks"_a = info.num_cold_blocks,
-                  "last_kv_failure"_a = engine.last_kv_failure());
+                  "kv_bytes_per_token"_a = info.kv_bytes_per_token, "loaded_bytes"_a = info.loaded_bytes,
+                  "can_chunk_prefill"_a = info.can_chunk_prefill, "shares_blocks"_a = info.shares_blocks,
+                  "block_size"_a = info.block_size, "block_bytes"_a = engine.block_bytes(),
+                  "hot_blocks"_a = info.num_hot_blocks, "warm_blocks"_a = info.num_warm_blocks,
+                  "cold_blocks"_a = info.num_cold_blocks, "last_kv_failure"_a = engine.last_kv_failure());
 }
 
 void bind_options(py::module_& module) {
@@ -190,23 +202,30 @@ void bind_options(py::module_& module) {
       .def_readwrite("warm_bytes", &runner::KvMemory::warm_bytes)
       .def_readwrite("cold_bytes", &runner::KvMemory::cold_bytes)
       .def_readwrite("cold_folder", &runner::KvMemory::cold_folder);
+  py::class_<runner::ProviderOption>(module, "ProviderOption")
+      .def(py::init([](std::string name, std::string library, std::string device,
+                       std::vector<std::pair<std::string, std::string>> options) {
+             return runner::ProviderOption{.name = std::move(name),
+                                           .library = std::move(library),
+                                           .device = std::move(device),
+                                           .options = std::move(options)};
+           }),
+           py::kw_only(), py::arg("name"), py::arg("library"), py::arg("device"), py::arg("options"));
   py::class_<runner::RunnerOptions>(module, "RunnerOptions")
-      .def(
-          py::init(
-              [](std::string ort_library, int intra_op_threads, bool spinning,
-                 const std::vector<std::pair<std::string, std::vector<std::pair<std::string, std::string>>>>& providers,
-                 std::vector<std::pair<std::string, std::string>> session_config, runner::KvMemory kv) {
-                runner::RunnerOptions options;
-                options.ort_library = std::move(ort_library);
-                options.intra_op_threads = intra_op_threads;
-                options.spinning = spinning;
-                for (const auto& [name, values] : providers) options.providers.push_back({name, values});
-                options.session_config = std::move(session_config);
-                options.kv = std::move(kv);
-                return options;
-              }),
-          py::kw_only(), py::arg("ort_library"), py::arg("intra_op_threads"), py::arg("spinning"), py::arg("providers"),
-          py::arg("session_config"), py::arg("kv") = runner::KvMemory{});
+      .def(py::init([](std::string ort_library, int intra_op_threads, bool spinning,
+                       std::vector<runner::ProviderOption> providers,
+                       std::vector<std::pair<std::string, std::string>> session_config, runner::KvMemory kv) {
+             runner::RunnerOptions options;
+             options.ort_library = std::move(ort_library);
+             options.intra_op_threads = intra_op_threads;
+             options.spinning = spinning;
+             options.providers = std::move(providers);
+             options.session_config = std::move(session_config);
+             options.kv = std::move(kv);
+             return options;
+           }),
+           py::kw_only(), py::arg("ort_library"), py::arg("intra_op_threads"), py::arg("spinning"),
+           py::arg("providers"), py::arg("session_config"), py::arg("kv") = runner::KvMemory{});
   py::class_<engine::EngineOptions>(module, "EngineOptions")
       .def(py::init<>())
       .def_property(

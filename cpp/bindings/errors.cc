@@ -19,6 +19,8 @@ const char* class_name(ErrorCode code) {
       return "UnsupportedError";
     case ErrorCode::kResourceExhausted:
       return "ResourceExhaustedError";
+    case ErrorCode::kQueueFull:
+      return "QueueFullError";
     case ErrorCode::kDeadlineExceeded:
       return "DeadlineError";
     case ErrorCode::kAborted:

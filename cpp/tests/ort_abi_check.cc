@@ -77,6 +77,12 @@ static_assert(offsetof(OrtApi, ReleaseRunOptions) == offset<ort_abi::ReleaseRunO
 static_assert(offsetof(OrtApi, RunOptionsSetTerminate) == offset<ort_abi::RunOptionsSetTerminate>());
 static_assert(offsetof(OrtApi, RunOptionsUnsetTerminate) == offset<ort_abi::RunOptionsUnsetTerminate>());
 static_assert(offsetof(OrtApi, AddRunConfigEntry) == offset<ort_abi::AddRunConfigEntry>());
+#if ORT_API_VERSION >= 25
+static_assert(offsetof(OrtApi, RunOptionsEnableProfiling) == offset<ort_abi::RunOptionsEnableProfiling>());
+static_assert(offsetof(OrtApi, RunOptionsDisableProfiling) == offset<ort_abi::RunOptionsDisableProfiling>());
+static_assert(arity<decltype(OrtApi::RunOptionsEnableProfiling)>() == ort_abi::RunOptionsEnableProfiling::kArity);
+static_assert(arity<decltype(OrtApi::RunOptionsDisableProfiling)>() == ort_abi::RunOptionsDisableProfiling::kArity);
+#endif
 static_assert(offsetof(OrtApi, CreateTensorAsOrtValue) == offset<ort_abi::CreateTensorAsOrtValue>());
 static_assert(offsetof(OrtApi, CreateTensorWithDataAsOrtValue) == offset<ort_abi::CreateTensorWithDataAsOrtValue>());
 static_assert(offsetof(OrtApi, GetTensorMutableData) == offset<ort_abi::GetTensorMutableData>());

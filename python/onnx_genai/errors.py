@@ -10,6 +10,7 @@ and where it comes from, and how to fix it.
     ├── NotFoundError (LookupError)
     ├── UnsupportedError (NotImplementedError)
     ├── ResourceExhaustedError (RuntimeError)
+    │   └── QueueFullError
     ├── DeadlineError (TimeoutError)
     ├── AbortedError (RuntimeError)
     ├── PackageError (ValueError)
@@ -29,6 +30,7 @@ __all__ = [
     "InvalidArgumentError",
     "NotFoundError",
     "PackageError",
+    "QueueFullError",
     "ResourceExhaustedError",
     "UnsupportedError",
 ]
@@ -55,7 +57,11 @@ class UnsupportedError(GenAIError, NotImplementedError):
 
 
 class ResourceExhaustedError(GenAIError, RuntimeError):
-    """A queue, memory budget or other resource is full; trying later may work."""
+    """A memory budget, disk or other resource is full; trying later may work."""
+
+
+class QueueFullError(ResourceExhaustedError):
+    """As many requests are open as may be; the same one may be sent again as soon as others have ended."""
 
 
 class DeadlineError(GenAIError, TimeoutError):

@@ -22,6 +22,8 @@ __all__ = [
     "KvDtype",
     "LogitsProcessor",
     "MemorySize",
+    "RankedDocument",
+    "RequestTimes",
     "Result",
     "Sampler",
     "SamplingParams",
@@ -298,6 +300,16 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTimes:
+    """Where the time of one request went, in seconds, as its engine saw it."""
+
+    queued: float
+    """From submission to the first step that ran a token of it."""
+    prefill: float
+    """From there to its first new token; 0 if there was none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """Token counts of one request."""
 
@@ -306,6 +318,8 @@ class Usage:
     """Over all choices."""
     cached_tokens: int = 0
     """Prompt tokens whose KV was really reused."""
+    times: RequestTimes | None = field(default=None, compare=False, repr=False)
+    """None where nothing of it ran."""
 
     @property
     def total_tokens(self) -> int:
@@ -506,3 +520,14 @@ class ChatChunk:
     logprobs: tuple[TokenLogprob, ...] | None = None
     usage: Usage | None = None
     """Set on the last piece of the request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedDocument:
+    """A document with how well it fits a query."""
+
+    index: int
+    """Its place in the list that was given."""
+    score: float
+    """Higher fits better: 0..1 of a reranker, a cosine of an embedding model."""
+    document: str

@@ -27,6 +27,15 @@ class Ran:
 Run = Callable[..., Ran]
 
 
+@pytest.fixture(autouse=True)
+def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for settings, which is empty: no test sees the config file of who runs it."""
+    folder = tmp_path / "settings"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    monkeypatch.delenv("ONNX_GENAI_CONFIG", raising=False)
+    return folder / "onnx-genai"
+
+
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """``run(*arguments, stdin=None, terminal=False)``: runs a command line in this process."""

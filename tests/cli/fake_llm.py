@@ -27,6 +27,7 @@ class Script:
     package_temperature: float | None = None
     budget_cap: tuple[int, int] | None = None
     logprobs: bool = False
+    provider: str = "cpu"
 
     # Filled by the run.
     path: Path | None = None
@@ -67,7 +68,7 @@ class FakeLLM:
         return "".join(f"<{message['role']}>{message['content']}" for message in messages)
 
     def info(self) -> dict[str, object]:
-        return {"decoder": "slot"}
+        return {"decoder": "slot", "execution_provider": self.script.provider}
 
     def stream(self, prompt: list[int], params: SamplingParams) -> Iterator[Chunk]:
         self.script.params = params

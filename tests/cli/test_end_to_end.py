@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,6 +100,22 @@ def test_generate_given_the_native_backend_and_nothing_quantized_fails(
     assert (ran.code, ran.out) == (1, "")
     assert "backend is 'native'" in ran.err
     assert "no quantized matrix products" in ran.err
+
+
+def test_generate_given_a_provider_that_is_not_here_warns_in_one_line_and_runs_on_the_cpu(
+    run: Run, scripted_package: Callable[..., Path]
+) -> None:
+    command = ("generate", scripted_package(TEXT), "-p", "Hi", "--ep", "nosuch,cpu")
+
+    lenient, strict = run(*command), run(*command, "--ep-strict")
+
+    assert (lenient.code, lenient.out) == (0, TEXT + "\n")
+    assert re.fullmatch(
+        r"warning: execution provider nosuch is not in ONNX Runtime [0-9.]+, which has [a-z ]+; running on cpu\n",
+        lenient.err,
+    )
+    assert (strict.code, strict.out) == (1, "")
+    assert "nosuch" in strict.err
 
 
 def test_generate_given_a_file_of_the_package_takes_the_package(

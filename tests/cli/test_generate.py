@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,7 @@ def test_model_options_reach_the_model(run: Run, script: Script, model: Path) ->
     assert script.path == model
     assert script.options == {
         "ep": "cuda",
+        "ep_strict": False,
         "backend": "ort",
         "variant": "q4",
         "max_context": 64,
@@ -298,7 +300,62 @@ def test_generate_given_a_capped_budget_names_both_numbers(run: Run, script: Scr
 
 
 def test_generate_given_several_answers_prints_each_on_its_own_line(run: Run, script: Script, model: Path) -> None:
-    assert run("generate", model, "-p", "Hi", "--n", "2").out == "Hello\nHello\n"
+    ran = run("generate", model, "-p", "Hi", "--n", "2")
+
+    assert ran.out == "=== answer 1 of 2 ===\nHello\n=== answer 2 of 2 ===\nHello\n"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "stdin", "expected"),
+    [("Sum up:", b"some\ntext\n", "Sum up:\n\nsome\ntext"), ("Hi", b"", "Hi"), ("", b"only", "only"), ("-", b"x", "x")],
+)
+def test_generate_given_a_prompt_and_stdin_joins_them(
+    run: Run, script: Script, model: Path, prompt: str, stdin: bytes, expected: str
+) -> None:
+    run("generate", model, "-p", prompt, stdin=stdin)
+
+    assert script.messages == [{"role": "user", "content": expected}]
+
+
+def test_generate_given_json_is_the_same_as_json_output(run: Run, script: Script, model: Path) -> None:
+    value = json.loads(run("generate", model, "-p", "Hi", "--json").out)
+
+    assert value["text"] == "Hello"
+    assert value["execution_provider"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--regex", "a+", "--choice", "b"], "regex and choice exclude each other"),
+        (["--output", "o.jsonl"], "--batch"),
+        (["--n", "2", "--session", "s.kv"], "--n 1"),
+        (["--schema", "nosuch.json"], "nosuch.json"),
+    ],
+)
+def test_generate_given_options_that_do_not_fit_is_wrong_usage(
+    run: Run, script: Script, model: Path, arguments: list[str], message: str
+) -> None:
+    ran = run("generate", model, "-p", "Hi", *arguments)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert message in ran.err
+    assert script.path is None
+
+
+def test_generate_given_another_provider_says_which_is_in_use(run: Run, script: Script, model: Path) -> None:
+    script.provider = "ggml"
+
+    assert run("generate", model, "-p", "Hi", "--ep", "ggml").err == (
+        "execution provider: ggml, and cpu for what it does not take\n"
+    )
+
+
+def test_generate_given_more_threads_than_cores_warns(run: Run, script: Script, model: Path) -> None:
+    ran = run("generate", model, "-p", "Hi", "--threads", "1024")
+
+    assert ran.err.startswith("warning: --cpu-cores 1024 is more than the ")
+    assert script.options["threads"] == 1024
 
 
 def test_generate_given_json_output_prints_one_object(run: Run, script: Script, model: Path) -> None:
@@ -402,3 +459,17 @@ def test_generate_given_a_missing_path_fails_without_fetching(run: Run, script: 
 
     assert (ran.code, ran.out) == (1, "")
     assert "does not exist" in ran.err
+
+
+def test_generate_given_terminals_everywhere_prints_two_lines_of_numbers(
+    run: Run, script: Script, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    lines = run("generate", model, "-p", "Hi", terminal=True).err.splitlines()
+
+    assert len(lines) == 2
+    assert lines[0].startswith("[ 8 in · 2 out · backend slot · ")
+    assert lines[0].endswith(" · finish eos")
+    assert lines[1].strip().startswith("cache 0/8 0% · ctx 10/100 · ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ def test_options_become_the_configuration(run: Run, served: list[Any], model: Pa
     options = ["--port", "0", "--cors-origin", "https://a", "--allowed-host", "box", "--max-open-requests", "3"]
     options += ["--max-output-tokens", "7", "--max-body-bytes", "9", "--drain-timeout", "1.5", "--heartbeat", "0"]
     options += ["--model-ttl", "5", "--max-loaded-models", "2", "--request-timeout", "8", "--session-ttl", "6"]
+    options += ["--no-page"]
 
     assert run("serve", model, *options).code == 0
 
@@ -65,6 +67,38 @@ def test_options_become_the_configuration(run: Run, served: list[Any], model: Pa
     assert (config.limits.max_open_requests, config.limits.max_output_tokens, config.limits.max_body_bytes) == (3, 7, 9)
     assert (config.drain_timeout, config.heartbeat, config.model_ttl, config.max_loaded_models) == (1.5, 0, 5, 2)
     assert (config.limits.request_timeout, config.limits.session_ttl) == (8, 6)
+    assert config.page is False
+
+
+def test_spans_go_nowhere_unless_they_are_asked_for(
+    run: Run, served: list[Any], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+
+    assert run("serve", model).code == 0
+
+    assert served[1].tracing is None
+
+
+@pytest.mark.parametrize("options", [["--otel"], ["--otlp-endpoint", "http://127.0.0.1:9"]])
+def test_spans_go_to_a_collector(run: Run, served: list[Any], model: Path, options: list[str]) -> None:
+    pytest.importorskip("opentelemetry.sdk")
+
+    ran = run("serve", model, *options)
+
+    assert ran.code == 0, ran.err
+    served[1].tracing.close()
+
+
+def test_a_collector_without_opentelemetry_says_what_to_install(
+    run: Run, served: list[Any], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+
+    ran = run("serve", model, "--otel")
+
+    assert (ran.code, served) == (1, [])
+    assert "pip install 'onnx-genai[otel]'" in " ".join(ran.err.split())
 
 
 def test_keys_come_from_a_file_and_the_environment(

@@ -147,3 +147,16 @@ def test_show_given_a_name_that_was_not_pulled_says_how_to_fetch_it(run: Run, mo
 
     assert ran.code == 1
     assert "onnx-genai pull owner/name" in ran.err
+
+
+def test_show_lists_ports_as_a_table_and_marks_those_that_were_added(
+    run: Run, checksum_package: Callable[..., Path]
+) -> None:
+    lines = run("show", checksum_package("gqa")).out.splitlines()
+
+    start = lines.index("inputs and outputs:") + 1
+    ports = [line for line in lines[start:] if line.startswith("  ")]
+    assert ports[0].split() == ["input_ids:", "input_ids", "int64,", "rank", "2"]
+    added = [line for line in ports if line.endswith("added for paged KV")]
+    assert {line.split()[0] for line in added} >= {"block_table:", "past_seqlens:"}
+    assert len({line.index(line.split()[1], 4) for line in ports[1:]}) == 1  # one column below the other

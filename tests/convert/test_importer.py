@@ -242,8 +242,10 @@ def test_public_names() -> None:
     assert sorted(convert.__all__) == [
         "ARCHITECTURES",
         "DTYPES",
+        "EncoderReport",
         "ImportReport",
         "Progress",
         "TensorReport",
+        "import_encoder",
         "import_gguf",
     ]

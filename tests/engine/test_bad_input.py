@@ -268,7 +268,7 @@ def test_memory_budget_lowers_the_length_or_refuses(checksum_package: Callable[.
         result = model.generate([1, 2], SamplingParams(max_new_tokens=100, temperature=0, ignore_eos=True))
         assert list(result.token_ids) == checksum_generate([1, 2], 30)
         assert result.budget_cap == (100, 30)
-        with pytest.raises(errors.ResourceExhaustedError, match="host_ram_limit"):
+        with pytest.raises(errors.ContextOverflowError, match="host_ram_limit"):
             model.generate([1] * 32, GREEDY)
 
 

@@ -188,7 +188,7 @@ def test_more_requests_at_once_than_memory_all_answer_right(checksum_package: Ca
 
 def test_prompt_that_can_never_fit_is_refused_with_the_limit(checksum_package: Callable[..., Path]) -> None:
     with LLM(checksum_package("gqa"), threads=1, vram_limit=HOT_16_BLOCKS) as model:
-        with pytest.raises(errors.ResourceExhaustedError, match=r"vram_limit=64KiB\) holds \d+ tokens"):
+        with pytest.raises(errors.ContextOverflowError, match=r"vram_limit=64KiB\) holds \d+ tokens"):
             model.generate([1] * 300, greedy(1))
         capped = model.generate([1] * 100, greedy(1000))
 

@@ -134,9 +134,18 @@ def test_full_queue_refuses_one_more_and_loses_nothing(checksum_package: Callabl
         gate = Gate()
         open_ones = [model.stream([i], params(2, gate)) for i in range(3)]
         assert gate.is_reached.wait(60)
-        with pytest.raises(errors.ResourceExhaustedError, match="max_queue"):
+        with pytest.raises(errors.QueueFullError, match="max_queue"):
             model.generate([9], params(1))
         gate.open()
 
         assert [tokens_of(stream) for stream in open_ones] == [checksum_generate([i], 2) for i in range(3)]
         assert list(model.generate([9], params(1)).token_ids) == checksum_generate([9], 1)
+
+
+def test_list_may_be_longer_than_the_queue(checksum_package: Callable[..., Path]) -> None:
+    prompts = [[i, i + 1] for i in range(20)]
+    with LLM(checksum_package("gqa"), threads=1, max_num_seqs=2, max_queue=3) as model:
+        results = model.generate(prompts, params(3))
+
+        assert [list(result.token_ids) for result in results] == [checksum_generate(prompt, 3) for prompt in prompts]
+        assert model.metrics()["num_requests"] == 20

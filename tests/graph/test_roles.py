@@ -348,7 +348,7 @@ UNSUPPORTED = [
     (lambda: kv_decoder(extra=[value("attention_mask", INT64, ("b", 1, "s", "t"))]), "attention mask"),
     (lambda: kv_decoder(kv_dtype=TensorProto.FLOAT8E4M3FN), "float8e4m3fn"),
     (lambda: kv_decoder(logits_shape=("batch", 2)), "A classifier"),
-    (lambda: kv_decoder(logits="last_hidden_state", past=(), present=()), "encoder or embedding model"),
+    (lambda: kv_decoder(logits="last_hidden_state", past=(), present=()), "it is an embedding model"),
 ]
 
 

@@ -6,16 +6,18 @@ import sys
 from pathlib import Path
 
 from tests.models.checksum import CHECKSUM_STYLES
+from tests.models.encoder import write_encoder_package
 from tests.models.packages import write_checksum_package, write_scripted_package
 from tests.models.paged import write_paged_models
 from tests.models.window import write_window_model
 
 
 def write_all(folder: Path) -> list[Path]:
-    """The folders written: ``checksum_<style>`` for every style, ``scripted_hello``, ``window``, ``paged_<style>``."""
+    """The folders written: ``checksum_<style>``, ``scripted_hello``, ``window``, ``encoder``, ``paged_<style>``."""
     packages = [write_checksum_package(folder / f"checksum_{style}", style) for style in CHECKSUM_STYLES]
     scripted = write_scripted_package(folder / "scripted_hello", "Hello there.")
-    return [*packages, scripted, write_window_model(folder / "window"), *write_paged_models(folder)]
+    others = [write_window_model(folder / "window"), write_encoder_package(folder / "encoder")]
+    return [*packages, scripted, *others, *write_paged_models(folder)]
 
 
 def main(arguments: list[str]) -> int:

@@ -121,7 +121,7 @@ def write_scripted_package(
     eos = tokenizer.token_to_id(BYTE_LEVEL_SPECIALS[2])
     vocab_size = tokenizer.get_vocab_size()
     facts = replace(
-        _scripted_facts(tokenizer, vocab_size, context_length),
+        scripted_facts(tokenizer, vocab_size, context_length),
         eos=eos,
         eos_token=BYTE_LEVEL_SPECIALS[2],
         chat_template=chat_template,
@@ -133,7 +133,7 @@ def write_table_package(folder: Path, logits: npt.ArrayLike, *, context_length: 
     """A package whose logits are the row of the last id; see `build_table`. Words are ``w3``, ``w4``, ..."""
     model = scripted.build_table(logits)
     vocab_size = model.graph.output[0].type.tensor_type.shape.dim[2].dim_value
-    facts = _scripted_facts(word_level_tokenizer(vocab_size), vocab_size, context_length)
+    facts = scripted_facts(word_level_tokenizer(vocab_size), vocab_size, context_length)
     return write_package(folder, model, facts, "optimum")
 
 
@@ -168,7 +168,7 @@ def write_noise_package(
     logits[:, [*eos, *(tokenizer.encode(mark).ids[0] for mark in '"]}')]] += closing
     logits[:, vocab_size:] += 2 * closing
     facts = replace(
-        _scripted_facts(tokenizer, width, context_length),
+        scripted_facts(tokenizer, width, context_length),
         eos=eos,
         eos_token=BYTE_LEVEL_SPECIALS[2],
         chat_template=chat_template,
@@ -176,7 +176,7 @@ def write_noise_package(
     return write_package(folder, scripted.build_table(logits), facts, "optimum")
 
 
-def _scripted_facts(tokenizer: Tokenizer, vocab_size: int, context_length: int) -> Facts:
+def scripted_facts(tokenizer: Tokenizer, vocab_size: int, context_length: int) -> Facts:
     return Facts(
         vocab_size=vocab_size,
         eos=0,

@@ -1,4 +1,4 @@
-"""Models whose answer the test chooses: a list of ids, or a table of logits."""
+"""Models whose answer the test chooses: a list of ids, one list for each turn, or a table of logits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx
 
 from tests.models.nodes import GraphWriter
 
-__all__ = ["HEAD_SIZE", "NUM_KV_HEADS", "build_scripted", "build_table"]
+__all__ = ["HEAD_SIZE", "NUM_KV_HEADS", "build_dialogue", "build_scripted", "build_table"]
 
 NUM_KV_HEADS = 1
 HEAD_SIZE = 8
@@ -41,13 +41,43 @@ def build_scripted(script: Sequence[int], vocab_size: int, eos: int) -> onnx.Mod
     The next id is ``script[k]`` with k the length of the longest beginning of `script` that ends the history, so the
     script may repeat ids, and a lost or doubled token is seen. k lives in the KV cache.
     """
+    return _build_automaton("scripted", _transitions(script, vocab_size), [*script, eos], vocab_size)
+
+
+def build_dialogue(answers: Sequence[Sequence[int]], vocab_size: int, eos: int, turn: int) -> onnx.ModelProto:
+    """A decoder that says ``answers[n]`` and then `eos` behind the n-th `turn` of the history, counted from 0.
+
+    Where something else than the answer follows a `turn`, and behind the last answer, it says `eos`: a lost or doubled
+    token is seen.
+    """
+    starts = np.cumsum([1, *(len(answer) + 2 for answer in answers)])
+    table = np.zeros((int(starts[-1]) + 1, vocab_size), dtype=np.int16)
+    says = [eos] * len(table)
+    table[0, turn] = starts[0]
+    table[starts[-1]] = starts[-1]
+    for answer, start, after in zip(answers, starts, starts[1:], strict=False):
+        table[start:after] = after - 1  # where the history is another than the answer
+        table[start:after, turn] = after
+        for place, token in enumerate(answer):
+            table[start + place, token] = start + place + 1
+            says[start + place] = token
+    return _build_automaton("dialogue", table, says, vocab_size)
+
+
+def _build_automaton(
+    name: str, transitions: npt.NDArray[np.int16], says: Sequence[int], vocab_size: int
+) -> onnx.ModelProto:
+    """A decoder whose next id is ``says[state]``; each id of the history leads from state to state, from 0 on.
+
+    The state lives in the KV cache. `transitions` is [states, vocab].
+    """
     g = GraphWriter()
     ids = g.input("input_ids", "int64", ["batch", "new"])
     mask = g.input("attention_mask", "int64", ["batch", "total"])
     past = _cache_inputs(g)
 
-    states = _scan_states(g, ids, mask, _last_state(g, mask, past[1]), _transitions(script, vocab_size))
-    next_ids = g.op("Gather", g.constant([*script, eos]), states)
+    states = _scan_states(g, ids, mask, _last_state(g, mask, past[1]), transitions)
+    next_ids = g.op("Gather", g.constant(list(says)), states)
     g.output(
         g.op("Gather", g.constant(_peaks(vocab_size), "float32"), next_ids, axis=0),
         "logits",
@@ -55,7 +85,7 @@ def build_scripted(script: Sequence[int], vocab_size: int, eos: int) -> onnx.Mod
         ["batch", "new", vocab_size],
     )
     _cache_outputs(g, past, g.cast(states, "float32"))
-    return g.model("scripted", 17)
+    return g.model(name, 17)
 
 
 def _peaks(vocab_size: int) -> np.ndarray:

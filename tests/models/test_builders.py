@@ -34,7 +34,7 @@ from tests.models.reference import (
     open_session,
     why_not_runnable,
 )
-from tests.models.scripted import build_scripted
+from tests.models.scripted import build_dialogue, build_scripted
 from tests.models.texts import BYTE_LEVEL_SPECIALS, byte_level_tokenizer, word_level_tokenizer
 
 RAGGED = [[5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8], [96], [10, 0, 10, 0, 10]]
@@ -326,3 +326,14 @@ def test_build_checksum_is_reproducible() -> None:
     spec = CHECKSUM_STYLES["concat"]
 
     assert build_checksum(spec).SerializeToString() == build_checksum(spec).SerializeToString()
+
+
+def test_dialogue_model_says_another_answer_in_each_turn_and_ends_where_one_was_changed() -> None:
+    turn, eos = 9, 0
+    model = build_dialogue([[5, 6, 5], [7]], vocab_size=20, eos=eos, turn=turn)
+
+    assert PlainLoop(model).generate([11, turn], 4) == [5, 6, 5, eos]
+    assert PlainLoop(model).generate([11, turn, 5, 6, 5, 12, turn], 2) == [7, eos]
+    assert PlainLoop(model).generate([turn, 12, 13, turn], 2) == [7, eos], "the history may be written otherwise"
+    assert PlainLoop(model).generate([turn, 5, 12], 1) == [eos], "a changed answer does not go on"
+    assert PlainLoop(model).generate([11], 1) == PlainLoop(model).generate([turn, turn, turn, 5], 1) == [eos]

@@ -20,6 +20,7 @@ from onnx_genai.errors import (
     InternalError,
     InvalidArgumentError,
     NotFoundError,
+    QueueFullError,
     ResourceExhaustedError,
     UnsupportedError,
 )
@@ -46,8 +47,8 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
         (ContextOverflowError("the prompt has 9 tokens; the limit is 8"), 400, "context_length_exceeded"),
         (UnsupportedError("not here"), 400, "unsupported"),
         (NotFoundError("no such thing"), 404, "not_found"),
-        (ResourceExhaustedError("the queue is full"), 429, "overloaded"),
-        (ResourceExhaustedError("no memory"), 503, "overloaded"),
+        (QueueFullError("no place"), 429, "overloaded"),
+        (ResourceExhaustedError("no memory for the queue"), 503, "overloaded"),
         (DeadlineError("too late"), 504, "timeout"),
         (AbortedError("closed"), 503, "aborted"),
         (BackendError("/home/me/secret.onnx failed"), 500, "internal_error"),

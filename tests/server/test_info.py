@@ -224,29 +224,3 @@ def test_the_page_of_metrics_does_not_wait_for_the_engine(slow: RunningServer) -
 
         assert numbers(slow)['onnx_genai:num_requests_running{"model_name": "slow"}'] == 1
     slow.wait_idle()
-
-
-def test_the_dashboard_asks_for_metrics_that_there_are(hello: RunningServer) -> None:
-    hello.chat_chunks()
-    text = (ROOT / "docs" / "grafana.json").read_text(encoding="utf-8")
-
-    asked = set(re.findall(r"onnx_genai:\w+", text))
-    families = text_string_to_metric_families(hello.http.get("/metrics").text)
-    there = {sample.name for family in families for sample in family.samples}
-
-    assert json.loads(text)["panels"]
-    assert asked <= there
-
-
-def test_the_page_about_the_server_names_every_metric(hello: RunningServer) -> None:
-    page = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
-    hello.chat_chunks()
-
-    families = text_string_to_metric_families(hello.http.get("/metrics").text)
-    names = {
-        family.name.removeprefix("onnx_genai:") + ("_total" if family.type == "counter" else "")
-        for family in families
-        if not family.name.endswith("_created")
-    }
-
-    assert {name for name in names if f"`{name}`" not in page} == set()

@@ -193,7 +193,7 @@ def test_the_number_of_sessions_is_bounded(serve: Serve, hello_spec: ModelSpec) 
 
 
 def test_an_unused_session_is_forgotten() -> None:
-    store = SessionStore(limit=10, ttl=0.0)
+    store = SessionStore(limit=10, max_bytes=10**6, ttl=0.0)
     session = store.create("me", "m")
 
     with pytest.raises(ApiError, match="no such session"):
@@ -201,7 +201,7 @@ def test_an_unused_session_is_forgotten() -> None:
 
 
 def test_ids_cannot_be_guessed() -> None:
-    store = SessionStore(limit=1000, ttl=100.0)
+    store = SessionStore(limit=1000, max_bytes=10**7, ttl=100.0)
 
     ids = {store.create("me", "m").id for _ in range(1000)}
 

@@ -17,6 +17,8 @@ namespace ort_abi {
 struct Allocator;
 struct CustomOpDomain;
 struct Env;
+struct EpDevice;
+struct HardwareDevice;
 struct KernelContext;
 struct KernelInfo;
 struct MemoryInfo;
@@ -82,6 +84,7 @@ enum class ElementType : std::int32_t {
 enum class GraphOptimizationLevel : std::int32_t { kDisableAll = 0, kBasic = 1, kExtended = 2, kAll = 99 };
 enum class AllocatorType : std::int32_t { kInvalid = -1, kDevice = 0, kArena = 1 };
 enum class MemType : std::int32_t { kCpuInput = -2, kCpuOutput = -1, kDefault = 0 };
+enum class HardwareDeviceType : std::int32_t { kCpu = 0, kGpu = 1, kNpu = 2 };
 enum class Characteristic : std::int32_t { kRequired = 0, kOptional = 1, kVariadic = 2 };
 
 using LoggingFunction = void(ORT_ABI_CALL*)(void* param, LoggingLevel severity, const char* category,
@@ -184,6 +187,17 @@ using SetDeterministicCompute = Function<273, 17, Status*(SessionOptions*, bool)
 using SessionOptionsAppendExecutionProvider =
     Function<216, 12, Status*(SessionOptions*, const char*, const char* const*, const char* const*, std::size_t)>;
 
+// Plugin execution providers.
+using RegisterExecutionProviderLibrary = Function<301, 22, Status*(Env*, const char*, const PathChar*)>;
+using GetEpDevices = Function<303, 22, Status*(const Env*, const EpDevice* const**, std::size_t*)>;
+using SessionOptionsAppendExecutionProviderV2 =
+    Function<304, 22,
+             Status*(SessionOptions*, Env*, const EpDevice* const*, std::size_t, const char* const*, const char* const*,
+                     std::size_t)>;
+using EpDeviceEpName = Function<312, 22, const char*(const EpDevice*)>;
+using EpDeviceDevice = Function<316, 22, const HardwareDevice*(const EpDevice*)>;
+using HardwareDeviceTypeOf = Function<307, 22, HardwareDeviceType(const HardwareDevice*)>;
+
 // Sessions.
 using CreateSession = Function<7, 1, Status*(const Env*, const PathChar*, const SessionOptions*, Session**)>;
 using CreateSessionFromArray =
@@ -206,6 +220,8 @@ using ReleaseRunOptions = Function<97, 1, void(RunOptions*)>;
 using RunOptionsSetTerminate = Function<46, 1, Status*(RunOptions*)>;
 using RunOptionsUnsetTerminate = Function<47, 1, Status*(RunOptions*)>;
 using AddRunConfigEntry = Function<165, 8, Status*(RunOptions*, const char*, const char*)>;
+using RunOptionsEnableProfiling = Function<415, 25, Status*(RunOptions*, const PathChar*)>;
+using RunOptionsDisableProfiling = Function<416, 25, Status*(RunOptions*)>;
 
 // Values and types.
 using CreateTensorAsOrtValue =

@@ -13,6 +13,7 @@ enum class ErrorCode {
   kNotFound,
   kUnsupported,
   kResourceExhausted,
+  kQueueFull,
   kDeadlineExceeded,
   kAborted,
   kBadPackage,

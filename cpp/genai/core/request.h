@@ -35,6 +35,12 @@ struct Usage {
   std::int64_t cached_tokens = 0;
 };
 
+/// Where the time of a request went, in seconds.
+struct RequestTimes {
+  double queued = 0.0;   ///< from submission to the first step that runs a token of it
+  double prefill = 0.0;  ///< from there to its first new token; 0 when there was none
+};
+
 struct TopLogprob {
   TokenId token = 0;
   float logprob = 0.0F;  ///< natural log
@@ -66,6 +72,7 @@ struct Event {
   std::optional<Error> error;         ///< with finish == kError, or kAbort when the engine closed
   bool last = false;
   Usage usage;                          ///< with `last`
+  std::optional<RequestTimes> times;    ///< with `last`, unless it never ran
   std::optional<BudgetCap> budget_cap;  ///< with `last`
   std::optional<double> score;          ///< with `finish`, for beam search: length-normalised sum of log-probabilities
 };

@@ -36,7 +36,10 @@ struct ActiveRequest {
   std::int64_t max_total_tokens = 0;
   std::int64_t num_cached_tokens = 0;
   std::optional<BudgetCap> budget_cap;
-  std::optional<double> deadline;  ///< in the time of EngineCore's callers
+  std::optional<double> deadline;  ///< in the time of EngineCore's callers, as the next three
+  double submitted = 0.0;
+  std::optional<double> started;      ///< when the first step that ran a token of it began
+  std::optional<double> first_token;  ///< when its first event with tokens was made
   bool failed = false;
   bool aborted = false;
   bool expired = false;

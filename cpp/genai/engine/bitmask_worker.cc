@@ -69,7 +69,10 @@ void BitmaskWorker::loop() {
     wanted_ = false;
     working_ = true;
     lock.unlock();
-    work();
+    {
+      const TraceSpan span(trace_, TraceName::kBitmask);
+      work();
+    }
     lock.lock();
     working_ = false;
     changed_.notify_all();

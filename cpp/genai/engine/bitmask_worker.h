@@ -1,6 +1,7 @@
 #pragma once
 
 #include "genai/base/error.h"
+#include "genai/base/trace.h"
 #include "genai/core/constraint.h"
 
 #include <atomic>
@@ -28,7 +29,8 @@ struct BitmaskJob {
 ///     worker.begin(jobs);  runner.execute(plan);  worker.finish();  // every job is done
 class BitmaskWorker {
  public:
-  BitmaskWorker() = default;
+  /// `trace`: what the thread records; a loan for the object's life.
+  explicit BitmaskWorker(TraceBuffer& trace) : trace_(trace) {}
   ~BitmaskWorker();
   BitmaskWorker(const BitmaskWorker&) = delete;
   BitmaskWorker& operator=(const BitmaskWorker&) = delete;
@@ -42,6 +44,7 @@ class BitmaskWorker {
   void loop();
   void work();
 
+  TraceBuffer& trace_;
   std::thread thread_;
   std::mutex mutex_;
   std::condition_variable changed_;

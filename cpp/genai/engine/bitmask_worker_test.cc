@@ -31,7 +31,8 @@ class OneTokenMatcher final : public TokenMatcher {
 }  // namespace
 
 TEST_CASE("every job is done when finish() returns, again and again") {
-  BitmaskWorker worker;
+  Tracer tracer;
+  BitmaskWorker worker(tracer.thread(TraceThread::kGrammar));
   worker.finish();
   for (std::size_t round = 0; round < 300; ++round) {
     const std::size_t count = round % 9;
@@ -51,7 +52,8 @@ TEST_CASE("every job is done when finish() returns, again and again") {
 }
 
 TEST_CASE("a job that fails does not touch the others") {
-  BitmaskWorker worker;
+  Tracer tracer;
+  BitmaskWorker worker(tracer.thread(TraceThread::kGrammar));
   std::array<OneTokenMatcher, 3> matchers = {OneTokenMatcher(1), OneTokenMatcher(-1), OneTokenMatcher(3)};
   std::array<std::array<std::uint32_t, 1>, 3> masks{};
   std::vector<BitmaskJob> jobs(3);

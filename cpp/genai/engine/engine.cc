@@ -75,6 +75,8 @@ struct Engine::Impl {
         context_limit(core->context_limit()),
         context_source(core->context_source()),
         block_bytes(core->block_bytes()),
+        tracer(core->tracer()),
+        trace(tracer->thread(TraceThread::kEngine)),
         last_metrics(core->metrics()) {
     thread = std::thread([this] {
       thread_id = std::this_thread::get_id();
@@ -99,10 +101,13 @@ struct Engine::Impl {
   void on_event(RequestId id, Event event) { step_events.emplace_back(id, std::move(event)); }
 
   void publish_step() {
+    const TraceSpan span(trace, TraceName::kPublish);
     const double start = seconds_now();
+    const Metrics metrics = core->metrics();
+    core->trace_counters(metrics);
     {
       const std::lock_guard lock(mutex);
-      last_metrics = core->metrics();
+      last_metrics = metrics;
       last_metrics.publish_seconds = publish_seconds;
       last_kv_failure = core->last_kv_failure();
       for (const auto& [id, event] : step_events) {
@@ -116,6 +121,7 @@ struct Engine::Impl {
 
   void loop();
   Inbox take_inbox(bool can_run);
+  bool handle(Inbox& news);
   void add(Submission submission);
   template <typename Result>
   struct Outcome {
@@ -146,6 +152,8 @@ struct Engine::Impl {
   const std::int64_t context_limit;
   const std::string context_source;
   const std::int64_t block_bytes;
+  const std::shared_ptr<Tracer> tracer;  // outlives the core: what was recorded can be taken after close()
+  TraceBuffer& trace;                    // of tracer; engine thread
 
   mutable std::mutex mutex;
   std::condition_variable wake;
@@ -169,8 +177,10 @@ Engine::Impl::Inbox Engine::Impl::take_inbox(bool can_run) {
   std::unique_lock lock(mutex);
   const auto has_news = [&] { return stopping || !inbox.empty(); };
   if (!core->has_work()) {
+    const TraceSpan span(trace, TraceName::kWait);
     wake.wait(lock, has_news);
   } else if (!can_run) {
+    const TraceSpan span(trace, TraceName::kWait);
     wake.wait_for(lock, kIdleWait, has_news);
   }
   return std::exchange(inbox, {});
@@ -192,15 +202,7 @@ void Engine::Impl::add(Submission submission) {
 void Engine::Impl::loop() {
   for (bool can_run = true;;) {
     Inbox news = take_inbox(can_run);
-    for (Submission& submission : news.submissions) add(std::move(submission));
-    news.submissions.clear();  // hooks are freed without the lock
-    for (const RequestId id : news.aborts) core->abort(id);
-    bool stop = false;
-    {
-      const std::lock_guard lock(mutex);
-      stop = stopping;
-    }
-    for (auto& call : news.calls) call(stop ? nullptr : core.get());
+    const bool stop = handle(news);
     if (stop) {
       core->abort_all(closed_error());
     } else {
@@ -215,6 +217,21 @@ void Engine::Impl::loop() {
     if (stop && inbox.empty()) break;
   }
   outputs.shut();
+}
+
+/// True when the engine is to stop.
+bool Engine::Impl::handle(Inbox& news) {
+  const TraceSpan span(trace, TraceName::kInbox);
+  for (Submission& submission : news.submissions) add(std::move(submission));
+  news.submissions.clear();  // hooks are freed without the lock
+  for (const RequestId id : news.aborts) core->abort(id);
+  bool stop = false;
+  {
+    const std::lock_guard lock(mutex);
+    stop = stopping;
+  }
+  for (auto& call : news.calls) call(stop ? nullptr : core.get());
+  return stop;
 }
 
 template <typename Result>
@@ -237,8 +254,8 @@ Result Engine::Impl::call(const std::string& name, std::function<Result(EngineCo
     const std::lock_guard lock(mutex);
     if (stopping) throw closed_error();
     if (inbox.calls.size() >= kMaxCalls) {
-      throw Error(ErrorCode::kResourceExhausted, name + " cannot wait: " + std::to_string(kMaxCalls) +
-                                                     " such calls wait for the engine already; try again later");
+      throw Error(ErrorCode::kQueueFull, name + " cannot wait: " + std::to_string(kMaxCalls) +
+                                             " such calls wait for the engine already; try again later");
     }
     inbox.calls.emplace_back([task = std::move(task)](EngineCore* engine) mutable { task(engine); });
   }
@@ -250,11 +267,14 @@ Result Engine::Impl::call(const std::string& name, std::function<Result(EngineCo
 
 std::unique_ptr<Engine> Engine::open(const ModelSpec& spec, const runner::RunnerOptions& runner_options,
                                      EngineOptions options, std::shared_ptr<const TokenTable> tokens) {
+  options.tracer = std::make_shared<Tracer>();
+  runner::RunnerOptions traced = runner_options;
+  traced.tracer = options.tracer;
   if (spec.context_limit > 0 && (options.context_limit == 0 || spec.context_limit < options.context_limit)) {
     options.context_limit = spec.context_limit;
     options.context_source = spec.context_source;
   }
-  return std::make_unique<Engine>(runner::make_runner(spec, runner_options), std::move(tokens), std::move(options));
+  return std::make_unique<Engine>(runner::make_runner(spec, traced), std::move(tokens), std::move(options));
 }
 
 Engine::Engine(std::unique_ptr<runner::ModelRunner> runner, std::shared_ptr<const TokenTable> tokens,
@@ -292,8 +312,8 @@ RequestId Engine::submit(Request request, Delivery delivery) {
     const std::lock_guard lock(impl_->mutex);
     if (impl_->stopping) throw closed_error();
     if (static_cast<std::int64_t>(impl_->open_requests.size()) >= impl_->max_queue) {
-      throw Error(ErrorCode::kResourceExhausted, "the queue is full: " + std::to_string(impl_->max_queue) +
-                                                     " requests are open (max_queue); try again later");
+      throw Error(ErrorCode::kQueueFull, "the queue is full: " + std::to_string(impl_->max_queue) +
+                                             " requests are open (max_queue); try again later");
     }
     id = RequestId{impl_->next_request++};
     impl_->outputs.open(id, delivery);
@@ -351,6 +371,40 @@ void Engine::clear_prefix_cache() {
     core.clear_prefix_cache();
     return true;
   });
+}
+
+void Engine::start_trace(TraceLevel level, std::size_t max_events, std::string ops_folder) {
+  impl_->call<bool>("start_trace()", [&](EngineCore& core) {
+    core.start_trace(level, max_events, ops_folder);
+    return true;
+  });
+}
+
+void Engine::stop_trace() {
+  impl_->check_process();
+  poke("stop_trace()");
+  impl_->tracer->stop();
+}
+
+void Engine::drop_trace() {
+  if (getpid() == impl_->owner_pid) impl_->tracer->stop();
+}
+
+Tracer::Taken Engine::take_trace() {
+  impl_->check_process();
+  // What the thread waits or works for now is recorded when it ends.
+  if (impl_->tracer->level() != TraceLevel::kOff) poke("take_trace()");
+  return impl_->tracer->take();
+}
+
+/// Lets the engine thread begin another round; nothing when the engine is closed.
+void Engine::poke(const std::string& name) {
+  if (closed()) return;
+  try {
+    impl_->call<bool>(name, [](EngineCore&) { return true; });
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kAborted) throw;
+  }
 }
 
 void Engine::close() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "genai/base/ids.h"
+#include "genai/base/trace.h"
 #include "genai/core/model_spec.h"
 #include "genai/core/request.h"
 #include "genai/core/token_table.h"
@@ -43,8 +44,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// Accepts the request or throws: kInvalidArgument, kContextOverflow, kResourceExhausted (queue or memory), kAborted
-  /// (closed). Does not wait for the model. `delivery`: who takes the events.
+  /// Accepts the request or throws: kInvalidArgument, kContextOverflow, kQueueFull, kAborted (closed).
+  /// Does not wait for the model. `delivery`: who takes the events.
   RequestId submit(Request request, Delivery delivery = Delivery::kOwn);
 
   /// Takes the request's events, waiting up to `timeout`; empty = timed out. kNotFound after the last. See OutputQueue.
@@ -60,8 +61,7 @@ class Engine {
   void drop(RequestId id);
 
   // The next four are done by the engine thread between two steps; the caller waits. They throw kAborted when the
-  // engine closes meanwhile, kResourceExhausted when too many such calls wait, kInvalidArgument on the engine's own
-  // thread.
+  // engine closes meanwhile, kQueueFull when too many such calls wait, kInvalidArgument on the engine's own thread.
 
   /// Takes the KV of a request away, as if memory were short; it is found again or computed again. False if the request
   /// does not run.
@@ -72,6 +72,15 @@ class Engine {
   std::int64_t import_kv(std::vector<TokenId> tokens, std::string salt, std::span<const std::byte> bytes);
   /// Drops the KV that no request holds.
   void clear_prefix_cache();
+
+  /// Starts recording anew; see Tracer::start(). Done by the engine thread, and throws, as the four above.
+  void start_trace(TraceLevel level, std::size_t max_events, std::string ops_folder);
+  /// Ends recording after the step that runs; what was recorded stays. At once when the engine is closed.
+  void stop_trace();
+  /// Ends recording without waiting, for recordings that nobody reads; from any thread.
+  void drop_trace();
+  /// What was recorded since the last call, with the step that runs; also after close().
+  Tracer::Taken take_trace();
 
   /// Aborts what runs, joins the thread, frees the model. Waits at most for the current step, which is interrupted.
   /// A second call does nothing.
@@ -86,6 +95,8 @@ class Engine {
   const std::string& context_source() const;  ///< where the limit comes from
 
  private:
+  void poke(const std::string& name);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

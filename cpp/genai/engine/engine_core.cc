@@ -49,6 +49,9 @@ EngineCore::EngineCore(std::unique_ptr<runner::ModelRunner> runner, std::shared_
     : runner_(std::move(runner)),
       tokens_(std::move(tokens)),
       options_(std::move(options)),
+      tracer_(options_.tracer ? options_.tracer : std::make_shared<Tracer>()),
+      trace_(tracer_->thread(TraceThread::kEngine)),
+      request_trace_(trace_),
       sink_(std::move(sink)),
       clock_(clock ? std::move(clock) : Clock(steady_seconds)),
       vocab_size_(sampled_vocab(runner_->info(), *tokens_)),
@@ -58,13 +61,19 @@ EngineCore::EngineCore(std::unique_ptr<runner::ModelRunner> runner, std::shared_
   scheduler_.kv().set_costs(cost_meter_.costs({}));
 }
 
+void EngineCore::start_trace(TraceLevel level, std::size_t max_events, std::string ops_folder) {
+  tracer_->start(level, max_events, std::move(ops_folder));
+  for (const auto& [id, active] : requests_) request_trace_.open(*active);
+}
+
 void EngineCore::add(RequestId id, Request request, std::uint64_t seed, double now, std::optional<double> submitted) {
   auto active = std::make_unique<ActiveRequest>();
   active->id = id;
   active->max_total_tokens = limits_.grant_total_tokens(request, active->budget_cap);
   active->request = std::move(request);
   const Request& own = active->request;
-  if (own.timeout_seconds) active->deadline = submitted.value_or(now) + *own.timeout_seconds;
+  active->submitted = submitted.value_or(now);
+  if (own.timeout_seconds) active->deadline = active->submitted + *own.timeout_seconds;
   const std::uint64_t used_seed = own.params.seed.value_or(seed);
   if (own.params.num_beams > 1) {
     add_beams(*active, used_seed);
@@ -79,6 +88,7 @@ void EngineCore::add(RequestId id, Request request, std::uint64_t seed, double n
                  now);
   if (active->deadline) deadlines_.emplace(*active->deadline, id);
   ++metrics_.num_requests;
+  request_trace_.queued(*active);
   requests_.emplace(id, std::move(active));
 }
 
@@ -118,6 +128,8 @@ void EngineCore::own_beams(ActiveRequest& active) {
 }
 
 void EngineCore::emit(ActiveRequest& active, ActiveChoice& choice, Event event) {
+  const bool is_first_token = !active.first_token && !event.tokens.empty();
+  if (is_first_token) active.first_token = step_now_ + (clock_() - step_start_);
   if (event.finish) {
     choice.finished = true;
     owners_.erase(choice.id);
@@ -127,9 +139,14 @@ void EngineCore::emit(ActiveRequest& active, ActiveChoice& choice, Event event) 
       for (const ActiveChoice& each : active.choices) event.usage.completion_tokens += each.output.num_tokens();
       event.usage.cached_tokens = active.num_cached_tokens;
       event.budget_cap = active.budget_cap;
+      if (active.started) {
+        const double queued = std::max(*active.started - active.submitted, 0.0);
+        event.times = {.queued = queued, .prefill = active.first_token.value_or(*active.started) - *active.started};
+      }
       ended_.push_back(active.id);
     }
   }
+  request_trace_.emitted(active, event, is_first_token);
   sink_(active.id, std::move(event));
 }
 
@@ -255,6 +272,12 @@ Metrics EngineCore::metrics() const {
   metrics.kv_swapped_in_blocks = stats.swapped_in_blocks;
   metrics.kv_copied_blocks = stats.copied_blocks;
   metrics.kv_failed_moves = stats.failed_moves;
+  metrics.kv_allocated_blocks = stats.allocated_blocks;
+  metrics.kv_freed_blocks = stats.freed_blocks;
+  metrics.kv_failed_reserves = stats.failed_reserves;
+  metrics.kv_cold_writes = stats.cold_writes;
+  metrics.kv_cold_reads = stats.cold_reads;
+  metrics.session_bytes = run.session_bytes;
   return metrics;
 }
 

@@ -2,6 +2,7 @@
 
 #include "genai/base/error.h"
 #include "genai/base/ids.h"
+#include "genai/base/trace.h"
 #include "genai/core/request.h"
 #include "genai/core/step.h"
 #include "genai/core/token_table.h"
@@ -11,6 +12,7 @@
 #include "genai/engine/options.h"
 #include "genai/engine/plan_execution.h"
 #include "genai/engine/request_limits.h"
+#include "genai/engine/request_trace.h"
 #include "genai/engine/row_sampling.h"
 #include "genai/engine/swap_cost_meter.h"
 #include "genai/runner/model_runner.h"
@@ -49,7 +51,7 @@ class EngineCore {
   std::int64_t context_limit() const { return limits_.context().tokens; }
   const std::string& context_source() const { return limits_.context().source; }
 
-  /// Throws what a caller of submit() should see: kInvalidArgument, kContextOverflow, kResourceExhausted. Const: safe
+  /// Throws what a caller of submit() should see: kInvalidArgument, kContextOverflow. Const: safe
   /// from any thread.
   void validate(const Request& request) const { limits_.validate(request); }
 
@@ -73,6 +75,12 @@ class EngineCore {
   std::int64_t import_kv(std::span<const TokenId> tokens, std::string_view salt, std::span<const std::byte> bytes);
   /// Drops the KV that no sequence holds.
   void clear_prefix_cache();
+
+  /// Starts recording anew, see Tracer::start(); requests that are there are noted.
+  void start_trace(TraceLevel level, std::size_t max_events, std::string ops_folder);
+  const std::shared_ptr<Tracer>& tracer() const { return tracer_; }
+  /// Records the totals and gauges that have changed.
+  void trace_counters(const Metrics& metrics) { request_trace_.counters(metrics, tracer_->started_ns()); }
 
   Metrics metrics() const;
   /// Why the last KV operation failed; empty when none did.
@@ -110,6 +118,7 @@ class EngineCore {
   // A step.
   bool step_parts(double now);
   bool make_plan(double now, StepPlan& plan);
+  void finish_plan(double now);
   bool apply_kv_ops();
   void start_kv_anew(std::span<const KvOp> ops, const std::string& reason);
   void release_sequences(std::span<const KvOp> ops);
@@ -128,6 +137,11 @@ class EngineCore {
   std::unique_ptr<runner::ModelRunner> runner_;
   std::shared_ptr<const TokenTable> tokens_;
   EngineOptions options_;
+  std::shared_ptr<Tracer> tracer_;  ///< shared with the runner, and with threads that take what was recorded
+  TraceBuffer& trace_;              ///< of tracer_
+  RequestTrace request_trace_;
+  std::int64_t trace_step_ns_ = 0;     ///< begin of the step that runs; 0 when it is not recorded
+  std::int64_t trace_execute_ns_ = 0;  ///< the same of its execution
   Sink sink_;
   Clock clock_;
   std::int64_t vocab_size_;  ///< ids that may be sampled: logits rows may be padded beyond the tokenizer
@@ -136,12 +150,16 @@ class EngineCore {
   SwapCostMeter cost_meter_;
   PlanExecution execution_;
   RowSampling row_sampling_;
-  BitmaskWorker bitmask_worker_;
+  BitmaskWorker bitmask_worker_{tracer_->thread(TraceThread::kGrammar)};
   std::uint64_t next_sequence_ = 1;
   std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
   std::unordered_map<SequenceId, Owner> owners_;
   std::set<std::pair<double, RequestId>> deadlines_;
   std::vector<RequestId> ended_;  ///< had their last event; to be erased
+
+  // Of the step that runs, or ran last: `now` and what clock_ gave at its begin.
+  double step_now_ = 0.0;
+  double step_start_ = 0.0;
 
   // Of the step that runs; kept for their memory.
   bool plan_open_ = false;

@@ -62,6 +62,45 @@ TEST_CASE("BadTimeouts_AreRefused") {
   }
 }
 
+TEST_CASE("Times_OfARequestThatHadToWait_AreItsQueueAndItsPrefill") {
+  EngineOptions options;
+  options.scheduler.max_num_seqs = 1;
+  options.scheduler.max_num_batched_tokens = 4;
+  Bench bench(options);
+  bench.add(1, greedy({1, 2, 3}, 2));                  // runs at 1 and 2 seconds
+  bench.add(2, greedy({4, 5, 6, 7, 8, 9, 10, 1}, 3));  // its prompt needs two steps: at 3 and 4 seconds
+
+  bench.run();
+
+  REQUIRE(bench.last[1].times);
+  CHECK(bench.last[1].times->queued == doctest::Approx(1.0));
+  CHECK(bench.last[1].times->prefill == doctest::Approx(0.0).epsilon(0.05));
+  REQUIRE(bench.last[2].times);
+  CHECK(bench.last[2].times->queued == doctest::Approx(3.0));
+  CHECK(bench.last[2].times->prefill == doctest::Approx(1.0).epsilon(0.05));
+}
+
+TEST_CASE("Times_OfARequestThatNeverRan_AreNotThere") {
+  Bench bench;
+  bench.add(1, greedy({1, 2, 3}, 2));
+  bench.core.abort(RequestId{1});
+
+  CHECK_FALSE(bench.last[1].times);
+  bench.check_idle();
+}
+
+TEST_CASE("StepsByTokens_AfterAPromptAndItsAnswer_CountBothKindsOfSteps") {
+  Bench bench;
+  bench.add(1, greedy({1, 2, 3, 4, 5, 6, 7}, 3));
+
+  bench.run();
+
+  const Metrics metrics = bench.core.metrics();  // one step of 7 tokens, two of 1
+  CHECK(metrics.steps_by_tokens[0] == 2);
+  CHECK(metrics.steps_by_tokens[3] == 1);
+  CHECK(metrics.num_step_tokens == 9);
+}
+
 TEST_CASE("HigherPriority_ArrivingLater_EndsFirst") {
   EngineOptions options;
   options.scheduler.max_num_seqs = 1;

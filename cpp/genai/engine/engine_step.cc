@@ -28,7 +28,13 @@ bool is_decode(const ScheduledSequence& sequence) {
 }  // namespace
 
 bool EngineCore::step(double now) {
+  TraceSpan span(trace_, TraceName::kStep);
+  trace_step_ns_ = span.start_ns();
+  const std::int64_t prompt_tokens = metrics_.num_prompt_tokens;
+  const std::int64_t all_tokens = metrics_.num_step_tokens;
   const double start = clock_();
+  step_now_ = now;
+  step_start_ = start;
   bool ran = false;
   try {
     expire(now);
@@ -41,6 +47,8 @@ bool EngineCore::step(double now) {
   }
   erase_ended();
   metrics_.step_seconds += clock_() - start;
+  const std::int64_t of_prompts = metrics_.num_prompt_tokens - prompt_tokens;
+  span.set(of_prompts, metrics_.num_step_tokens - all_tokens - of_prompts);
   return ran;
 }
 
@@ -50,9 +58,13 @@ bool EngineCore::step_parts(double now) {
   if (plan.sequences.empty()) return true;
 
   const double start = clock_();
-  begin_bitmasks(plan);
-  execution_.run(*runner_, plan);
-  finish_bitmasks();
+  {
+    const TraceSpan span(trace_, TraceName::kExecute, plan.num_tokens(), std::ssize(plan.sequences));
+    trace_execute_ns_ = span.start_ns();
+    begin_bitmasks(plan);
+    execution_.run(*runner_, plan);
+    finish_bitmasks();
+  }
   const double executed = clock_();
   metrics_.execute_seconds += executed - start;
   if (execution_.interrupted()) {
@@ -66,6 +78,14 @@ bool EngineCore::step_parts(double now) {
   const double sampled = clock_();
   metrics_.sample_seconds += sampled - executed;
 
+  finish_plan(now);
+  metrics_.schedule_seconds += clock_() - sampled;
+  apply_kv_ops();
+  return true;
+}
+
+void EngineCore::finish_plan(double now) {
+  const TraceSpan span(trace_, TraceName::kUpdate);
   scheduler_.update(result_);
   plan_open_ = false;
   for (const auto& [active, error] : failed_beams_) {
@@ -75,18 +95,18 @@ bool EngineCore::step_parts(double now) {
   advance_beams(now);
   ++metrics_.num_steps;
   if (metrics_.num_steps % kStepsACosting == 0) scheduler_.kv().set_costs(cost_meter_.costs(runner_->stats()));
-  metrics_.schedule_seconds += clock_() - sampled;
-  apply_kv_ops();
-  return true;
 }
 
 /// False when nothing can run. An empty plan when KV operations failed again and again: the next step goes on.
 bool EngineCore::make_plan(double now, StepPlan& plan) {
   for (int attempt = 0; attempt < kMaxPlanAttempts; ++attempt) {
-    const double start = clock_();
-    plan = scheduler_.schedule(now);
-    plan_open_ = !plan.sequences.empty();
-    metrics_.schedule_seconds += clock_() - start;
+    {
+      const TraceSpan span(trace_, TraceName::kSchedule);
+      const double start = clock_();
+      plan = scheduler_.schedule(now);
+      plan_open_ = !plan.sequences.empty();
+      metrics_.schedule_seconds += clock_() - start;
+    }
     if (apply_kv_ops()) return plan_open_;
   }
   plan = {};
@@ -98,6 +118,7 @@ bool EngineCore::make_plan(double now, StepPlan& plan) {
 bool EngineCore::apply_kv_ops() {
   const std::vector<KvOp> ops = scheduler_.take_kv_ops();
   if (ops.empty()) return true;
+  const TraceSpan span(trace_, TraceName::kKv, std::ssize(ops));
   const double start = clock_();
   std::vector<runner::KvFailure> failures;
   try {
@@ -163,6 +184,11 @@ void EngineCore::count_tokens(const StepPlan& plan, double seconds) {
     if (is_decode(sequence)) ++num_decodes;
     if (execution_.error(i) != nullptr) continue;
     ActiveRequest& active = *owners_.at(sequence.id).active;
+    if (!active.started) {
+      active.started = step_now_;
+      request_trace_.scheduled(active, sequence.num_computed_tokens, trace_step_ns_);
+    }
+    request_trace_.ran(active, sequence, trace_execute_ns_);
     const auto prompt_size = static_cast<std::int64_t>(active.request.prompt.size());
     const std::int64_t end = sequence.num_computed_tokens + sequence.num_scheduled_tokens;
     const std::int64_t of_prompt = std::max<std::int64_t>(0, std::min(end, prompt_size) - sequence.num_computed_tokens);
@@ -173,6 +199,9 @@ void EngineCore::count_tokens(const StepPlan& plan, double seconds) {
     metrics_.num_recomputed_tokens += sequence.num_scheduled_tokens - of_prompt - new_tokens;
   }
   const std::int64_t num_tokens = plan.num_tokens();
+  const auto bucket = std::ranges::lower_bound(kStepTokenBounds, num_tokens) - kStepTokenBounds.begin();
+  ++metrics_.steps_by_tokens[static_cast<std::size_t>(bucket)];
+  metrics_.num_step_tokens += num_tokens;
   cost_meter_.ran(num_tokens - num_decodes, num_tokens, seconds);
 }
 
@@ -297,8 +326,12 @@ void EngineCore::make_jobs(const StepLogits& logits) {
 }
 
 void EngineCore::sample_rows(const StepLogits& logits) {
-  make_jobs(logits);
-  row_sampling_.sample_rows(jobs_);
+  {
+    const TraceSpan span(trace_, TraceName::kSample, std::ssize(rows_));
+    make_jobs(logits);
+    row_sampling_.sample_rows(jobs_);
+  }
+  const TraceSpan span(trace_, TraceName::kEmit);
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const Row& row = rows_[i];
     ActiveRequest& active = *row.owner.active;

@@ -1,8 +1,12 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 namespace genai::engine {
+
+/// Upper bounds, included, of the buckets of Metrics::steps_by_tokens; the last bucket has none.
+inline constexpr std::array<std::int64_t, 12> kStepTokenBounds = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
 
 /// Totals since the engine started, and gauges. Durations are seconds of a monotonic clock. The engine's own work is
 /// step_seconds + publish_seconds - run_seconds - move_seconds.
@@ -17,6 +21,9 @@ struct Metrics {
   std::int64_t num_recomputed_tokens = 0;  ///< generated tokens that ran again after a preemption
   std::int64_t num_generated_tokens = 0;   ///< sampled; with beam search, rows that gave candidates
   std::int64_t num_preemptions = 0;
+
+  std::int64_t num_step_tokens = 0;                                            ///< tokens run, of prompts and answers
+  std::array<std::int64_t, kStepTokenBounds.size() + 1> steps_by_tokens = {};  ///< steps, by tokens that ran
 
   double step_seconds = 0.0;      ///< whole steps
   double schedule_seconds = 0.0;  ///< planning and bookkeeping of sequences and KV
@@ -46,6 +53,12 @@ struct Metrics {
   std::int64_t kv_swapped_in_blocks = 0;
   std::int64_t kv_copied_blocks = 0;
   std::int64_t kv_failed_moves = 0;
+  std::int64_t kv_allocated_blocks = 0;  ///< of the hot tier, given to sequences
+  std::int64_t kv_freed_blocks = 0;      ///< of the hot tier, that their last holder let go of
+  std::int64_t kv_failed_reserves = 0;   ///< times that no block was left
+  std::int64_t kv_cold_writes = 0;       ///< blocks written to the cold tier
+  std::int64_t kv_cold_reads = 0;
+  std::int64_t session_bytes = 0;     ///< gauge: see runner::RunnerStats
   std::int64_t kv_failed_copies = 0;  ///< of whole sequences, in decoders with contiguous KV
 };
 

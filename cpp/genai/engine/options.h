@@ -1,9 +1,11 @@
 #pragma once
 
 #include "genai/base/ids.h"
+#include "genai/base/trace.h"
 #include "genai/sched/scheduler.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,7 @@ struct EngineOptions {
   std::int64_t context_limit = 0;  ///< tokens a sequence may have; 0 = only the model's own limit
   std::string context_source;      ///< where that limit comes from, for errors
   std::vector<TokenId> eos_ids;
+  std::shared_ptr<Tracer> tracer;  ///< shared with the runner; null = one of the engine's own
 };
 
 }  // namespace genai::engine

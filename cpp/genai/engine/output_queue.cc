@@ -20,6 +20,7 @@ void merge(Event& into, Event&& from) {
   into.error = std::move(from.error);
   into.last = from.last;
   into.usage = from.usage;
+  into.times = from.times;
   into.budget_cap = from.budget_cap;
   into.score = from.score;
 }

@@ -86,10 +86,10 @@ void RequestLimits::check_room(std::int64_t prompt_size) const {
                                                  ". Shorten the prompt, or use a larger context window.");
   }
   if (prompt_size >= capacity_tokens_) {
-    throw Error(ErrorCode::kResourceExhausted, "the prompt has " + size + " tokens, but the memory for KV (" +
-                                                   kv_budget_source_ + ") holds " + std::to_string(capacity_tokens_) +
-                                                   " tokens of this model (" + std::to_string(kv_bytes_per_token_) +
-                                                   " bytes each). Shorten the prompt or raise the limit.");
+    throw Error(ErrorCode::kContextOverflow, "the prompt has " + size + " tokens, but the memory for KV (" +
+                                                 kv_budget_source_ + ") holds " + std::to_string(capacity_tokens_) +
+                                                 " tokens of this model (" + std::to_string(kv_bytes_per_token_) +
+                                                 " bytes each). Shorten the prompt or raise the limit.");
   }
 }
 

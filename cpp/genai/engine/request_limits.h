@@ -26,7 +26,7 @@ class RequestLimits {
 
   const ContextLimit& context() const { return context_; }
 
-  /// Throws kInvalidArgument, kContextOverflow, kResourceExhausted.
+  /// Throws kInvalidArgument, kContextOverflow.
   void validate(const Request& request) const;
 
   /// Tokens that each choice may have, prompt and output; `cap` is set when memory allows fewer than asked.

@@ -7,6 +7,7 @@
 namespace genai::engine {
 
 /// What the floors above the engine may know of ONNX Runtime; see runner/runtime_info.h.
+using runner::check_provider;
 using runner::runtime_info;
 using runner::RuntimeInfo;
 

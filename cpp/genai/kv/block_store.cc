@@ -25,6 +25,7 @@ BlockStore::BlockStore(const KvConfig& config, ChildKey make_key)
 
 BlockId BlockStore::allocate() {
   check(make_room(KvTier::kHot), "no block is available");
+  ++totals_.allocated_blocks;
   return hot().allocate();
 }
 
@@ -74,6 +75,8 @@ void BlockStore::move(const EntryRef& entry, const KvPlace& to) {
   pool(to.tier).set_findable(to.index, true);
   if (from.tier == KvTier::kHot) ++totals_.swapped_out_blocks;
   if (to.tier == KvTier::kHot) ++totals_.swapped_in_blocks;
+  if (to.tier == KvTier::kCold) ++totals_.cold_writes;
+  if (from.tier == KvTier::kCold) ++totals_.cold_reads;
 }
 
 /// Returns how many of the dropped blocks nobody held.
@@ -109,6 +112,7 @@ std::vector<BlockId> BlockStore::acquire(std::span<const EntryRef> entries) {
   for (const EntryRef& entry : entries) {
     const KvPlace from = place(entry);
     if (from.tier == KvTier::kHot) {
+      if (hot().num_refs(from.index) == 1) ++totals_.allocated_blocks;
       blocks.push_back(from.index);
       continue;
     }

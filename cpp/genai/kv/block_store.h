@@ -31,7 +31,10 @@ class BlockStore {
   /// A hot block with one holder; what was cached there moves down or is dropped. Requires: num_available() > 0.
   BlockId allocate();
   void add_ref(BlockId block) { hot().add_ref(block); }
-  void release(BlockId block) { hot().release(block); }
+  void release(BlockId block) {
+    hot().release(block);
+    if (hot().num_refs(block) == 0) ++totals_.freed_blocks;
+  }
   /// Whether its only holder may write to it.
   bool is_writable(BlockId block) const { return hot().num_refs(block) == 1 && !hot().is_findable(block); }
   bool is_shared(BlockId block) const { return hot().num_refs(block) > 1; }
@@ -65,6 +68,7 @@ class BlockStore {
   std::vector<BlockId> move_failed(const KvOp& op);
   void set_costs(SwapCosts costs) { costs_ = costs; }
 
+  void count_failed_reserve() { ++totals_.failed_reserves; }
   /// The part of KvStats that concerns blocks.
   KvStats stats() const;
   void check_invariants() const;

@@ -163,7 +163,10 @@ bool KvManager::reserve(SequenceId id, std::int64_t num_tokens) {
   const bool needs_copy =
       first < std::ssize(sequence.table) && !store.is_writable(sequence.table[static_cast<std::size_t>(first)]);
   const std::int64_t num_new = std::max<std::int64_t>(0, num_blocks - std::ssize(sequence.table));
-  if (num_new > store.num_available()) return false;
+  if (num_new > store.num_available()) {
+    store.count_failed_reserve();
+    return false;
+  }
   if (needs_copy) {
     const BlockId block = sequence.table[static_cast<std::size_t>(first)];
     if (num_new < store.num_available()) {
@@ -171,6 +174,7 @@ bool KvManager::reserve(SequenceId id, std::int64_t num_tokens) {
     } else if (!store.is_shared(block)) {
       store.unpublish(block);
     } else {
+      store.count_failed_reserve();
       return false;
     }
   }

@@ -35,6 +35,11 @@ struct KvStats {
   std::int64_t swapped_in_blocks = 0;      ///< moves to the hot tier
   std::int64_t copied_blocks = 0;          ///< copy-on-write
   std::int64_t failed_moves = 0;           ///< moves that the storage could not do
+  std::int64_t allocated_blocks = 0;       ///< hot blocks that were given to sequences and to moves
+  std::int64_t freed_blocks = 0;           ///< hot blocks whose last holder let go of them
+  std::int64_t failed_reserves = 0;        ///< reserve() without room
+  std::int64_t cold_writes = 0;            ///< moves to the cold tier
+  std::int64_t cold_reads = 0;             ///< moves from the cold tier
 };
 
 /// What decides whether a cached block that has to leave a tier is moved down or dropped.

@@ -273,6 +273,7 @@ class Storm {
     manager_.check_invariants();
     const KvStats stats = manager_.stats();
     CHECK(stats.hot_used == std::ssize(holders()));
+    CHECK(stats.hot_used == stats.allocated_blocks - stats.freed_blocks);
     CHECK(stats.hot_used + stats.hot_cached <= config_.num_hot_blocks);
     CHECK(stats.warm_used <= config_.num_warm_blocks);
     CHECK(stats.cold_used <= config_.num_cold_blocks);

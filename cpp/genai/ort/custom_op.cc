@@ -31,6 +31,7 @@ ort_abi::ErrorCode status_code(const std::exception& error) {
       return ort_abi::ErrorCode::kNotImplemented;
     case ErrorCode::kNotFound:
     case ErrorCode::kResourceExhausted:
+    case ErrorCode::kQueueFull:
     case ErrorCode::kDeadlineExceeded:
     case ErrorCode::kAborted:
     case ErrorCode::kBackend:

@@ -90,6 +90,7 @@ void* HostAllocator::alloc(std::size_t size_bytes) {
   chunk->is_free = false;
   // A region of its own is left whole, so that the same piece finds it again.
   if (!chunk->is_whole_region() || chunk->size_bytes <= kRegionBytes) split(chunk, chunk_bytes);
+  used_bytes_ += chunk->size_bytes;
   return chunk->memory();
 }
 
@@ -110,6 +111,7 @@ void HostAllocator::free(void* memory) {
     return;
   }
   const std::lock_guard lock(mutex_);
+  used_bytes_ -= chunk->size_bytes;
   if (Chunk* const next = chunk->next(); next != nullptr && next->is_free) {
     take_free(next);
     join_next(chunk);
@@ -199,6 +201,11 @@ void HostAllocator::trim() {
 std::size_t HostAllocator::mapped_bytes() const {
   const std::lock_guard lock(mutex_);
   return mapped_bytes_;
+}
+
+std::size_t HostAllocator::used_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return used_bytes_;
 }
 
 }  // namespace genai::ort

@@ -44,6 +44,8 @@ class HostAllocator {
 
   /// Bytes taken from the system for regions, kept ones included.
   std::size_t mapped_bytes() const;
+  /// Bytes of the large pieces that are in use.
+  std::size_t used_bytes() const;
 
   static constexpr std::size_t kAlignment = 64;
   /// Pieces from this size on lie in regions.
@@ -72,6 +74,7 @@ class HostAllocator {
   FreeSet free_whole_;            ///< regions that are free, guarded by mutex_
   std::size_t whole_bytes_ = 0;   ///< sum of free_whole_, guarded by mutex_
   std::size_t mapped_bytes_ = 0;  ///< guarded by mutex_
+  std::size_t used_bytes_ = 0;    ///< guarded by mutex_
 };
 
 }  // namespace genai::ort

@@ -125,4 +125,23 @@ TEST_CASE("HostAllocator_NothingOrTooMuch_GivesNull") {
   allocator.free(nullptr);
 }
 
+TEST_CASE("HostAllocator_UsedBytes_CountLargePiecesInUse") {
+  HostAllocator allocator(nullptr);
+  void* const small = allocator.alloc(100);
+  CHECK(allocator.used_bytes() == 0);
+
+  void* const first = allocator.alloc(kLarge);
+  const std::size_t one = allocator.used_bytes();
+  void* const second = allocator.alloc(3 * kLarge);
+
+  CHECK(one >= kLarge);
+  CHECK(one < 2 * kLarge);
+  CHECK(allocator.used_bytes() >= one + 3 * kLarge);
+  allocator.free(second);
+  CHECK(allocator.used_bytes() == one);
+  allocator.free(first);
+  allocator.free(small);
+  CHECK(allocator.used_bytes() == 0);
+}
+
 }  // namespace genai::ort

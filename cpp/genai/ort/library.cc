@@ -129,6 +129,10 @@ void Library::trim_host_allocator() const {
   if (host_allocator_) host_allocator_->trim();
 }
 
+std::size_t Library::host_allocator_used_bytes() const {
+  return host_allocator_ ? host_allocator_->used_bytes() : 0;
+}
+
 void Library::set_log_sink(LogSink sink) {
   log_sink.store(sink);
 }

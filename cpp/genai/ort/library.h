@@ -65,6 +65,8 @@ class Library {
   bool has_host_allocator() const { return host_allocator_ != nullptr; }
   /// Gives memory that no session uses back to the system.
   void trim_host_allocator() const;
+  /// Bytes that the sessions of all models hold in large pieces; 0 when they do not use HostAllocator.
+  std::size_t host_allocator_used_bytes() const;
 
  private:
   explicit Library(const std::string& path);

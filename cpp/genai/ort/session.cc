@@ -18,7 +18,7 @@ constexpr const char* kUseEnvAllocators = "session.use_env_allocators";
 class OptionsHandle {
  public:
   OptionsHandle(const Library& library, const SessionOptions& options)
-      : ort_library_(library), api_(library.api()), handle_(create(api_), Release{&api_}) {
+      : api_(library.api()), handle_(create(api_), Release{&api_}) {
     require(api_.call<ort_abi::SetSessionGraphOptimizationLevel>(handle_.get(), ort_abi::GraphOptimizationLevel::kAll),
             "ONNX Runtime refused the optimisation level");
     require(api_.call<ort_abi::DisableMemPattern>(handle_.get()), "ONNX Runtime refused to turn memory patterns off");
@@ -29,7 +29,7 @@ class OptionsHandle {
     if (library.has_host_allocator()) add_config(kUseEnvAllocators, "1");
     for (const auto& [key, value] : options.config) add_config(key, value);
     for (const OpDomain* const domain : options.domains) domain->add_to(handle_.get());
-    for (const Provider& provider : options.providers) append(provider);
+    for (const Provider& provider : options.providers) append_provider(library, handle_.get(), provider);
   }
 
   void add_config(const std::string& key, const std::string& value) {
@@ -53,24 +53,6 @@ class OptionsHandle {
 
   void require(ort_abi::Status* status, const std::string& what) { throw_if_failed(api_, status, what); }
 
-  void append(const Provider& provider) {
-    std::vector<const char*> keys;
-    std::vector<const char*> values;
-    for (const auto& [key, value] : provider.options) {
-      keys.push_back(key.c_str());
-      values.push_back(value.c_str());
-    }
-    const StatusText status =
-        take_status(api_, api_.call<ort_abi::SessionOptionsAppendExecutionProvider>(
-                              handle_.get(), provider.name.c_str(), keys.data(), values.data(), keys.size()));
-    if (status.code == 0) return;
-    std::string known;
-    for (const std::string& name : ort_library_.available_providers()) known += (known.empty() ? "" : ", ") + name;
-    throw Error(ErrorCode::kUnsupported, "the execution provider \"" + provider.name + "\" cannot be used: " +
-                                             status.message + " This ONNX Runtime has: " + known + ".");
-  }
-
-  const Library& ort_library_;
   const ort_abi::Api& api_;
   std::unique_ptr<ort_abi::SessionOptions, Release> handle_;
 };
@@ -134,6 +116,20 @@ void RunOptions::terminate() {
 
 void RunOptions::clear_terminate() {
   take_status(ort_library_.api(), ort_library_.api().call<ort_abi::RunOptionsUnsetTerminate>(handle_));
+}
+
+bool RunOptions::can_profile() const {
+  return ort_library_.api().has<ort_abi::RunOptionsEnableProfiling>();
+}
+
+void RunOptions::profile_to(const std::string& prefix) {
+  throw_if_failed(ort_library_.api(),
+                  ort_library_.api().call_newer<ort_abi::RunOptionsEnableProfiling>(handle_, prefix.c_str()),
+                  "ONNX Runtime cannot record operators to " + prefix);
+}
+
+void RunOptions::stop_profiling() {
+  take_status(ort_library_.api(), ort_library_.api().call_newer<ort_abi::RunOptionsDisableProfiling>(handle_));
 }
 
 Session::Session(const Library& library, const std::string& path, const SessionOptions& options)

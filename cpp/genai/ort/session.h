@@ -2,6 +2,7 @@
 
 #include "genai/base/dtype.h"
 #include "genai/ort/library.h"
+#include "genai/ort/provider.h"
 #include "genai/ort/value.h"
 
 #include <cstdint>
@@ -19,12 +20,6 @@ struct Session;
 namespace genai::ort {
 
 class OpDomain;
-
-/// An execution provider by its ONNX Runtime name and its options, e.g. {"XNNPACK", {{"intra_op_num_threads", "2"}}}.
-struct Provider {
-  std::string name;
-  std::vector<std::pair<std::string, std::string>> options;
-};
 
 struct SessionOptions {
   int intra_op_threads = 1;         ///< threads of one Run, the caller's included, >= 1
@@ -52,6 +47,13 @@ class RunOptions {
   /// Makes the Run that uses this object, now or next, fail soon with kAborted, until clear_terminate().
   void terminate();
   void clear_terminate();
+
+  /// Whether this ONNX Runtime (1.25 and later) can record the operators of single Runs.
+  bool can_profile() const;
+  /// From the next Run on, each writes what its operators took to a file `<prefix>_<date>.json`. Requires:
+  /// can_profile(), and no Run uses the object.
+  void profile_to(const std::string& prefix);
+  void stop_profiling();
   ort_abi::RunOptions* handle() const { return handle_; }
 
  private:

@@ -5,7 +5,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
+#include <filesystem>
 #include <string>
 
 namespace genai::ort {
@@ -52,6 +54,34 @@ TEST_CASE("Session_OneNode_RunsWithGivenAndWithAllocatedOutputs") {
   CHECK(frame.output(0).empty());
 }
 
+TEST_CASE("RunOptions_Profiled_WritesOneFileARunUntilStopped") {
+  const std::optional<std::string> path = test_library();
+  if (!path) return;
+  const Library& library = Library::load(*path);
+  const TestFolder folder;
+  const Session session(library, folder.write("relu.onnx", one_node_model("Relu")), SessionOptions{});
+  RunOptions options(library);
+  if (!options.can_profile()) return;
+  RunFrame frame(session, {"x"}, {"y"});
+  std::array<float, 1> x = {1};
+  frame.set_input(0, Value::view(library, DType::kFloat32, {1}, x.data()));
+  const std::filesystem::path place = std::filesystem::path(folder.path());
+  const auto num_files = [&] {
+    return std::ranges::count_if(std::filesystem::directory_iterator(place),
+                                 [](const auto& entry) { return entry.path().extension() == ".json"; });
+  };
+
+  options.profile_to((place / "run0").string());
+  frame.run(options);
+  CHECK(num_files() == 1);
+  options.profile_to((place / "run1").string());
+  frame.run(options);
+  CHECK(num_files() == 2);
+  options.stop_profiling();
+  frame.run(options);
+  CHECK(num_files() == 2);
+}
+
 TEST_CASE("Session_Ports_HaveNamesTypesAndDims") {
   const std::optional<std::string> path = test_library();
   if (!path) return;
@@ -92,7 +122,7 @@ TEST_CASE("Session_UnknownProvider_NamesThoseThatExist") {
   const std::optional<std::string> path = test_library();
   if (!path) return;
   SessionOptions options;
-  options.providers = {{"NoSuchProvider", {}}};
+  options.providers = {{.name = "NoSuchProvider", .library = {}, .device = {}, .options = {}}};
   const TestFolder folder;
 
   CHECK_THROWS_AS(Session(Library::load(*path), folder.write("m.onnx", one_node_model("Relu")), options), Error);

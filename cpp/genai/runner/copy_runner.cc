@@ -237,13 +237,17 @@ void CopyRunner::regroup(const Rows& rows) {
 CopyRunner::Cache CopyRunner::run(Lane& lane, const Cache& past, std::int64_t mask_width) {
   ort::RunFrame& frame = lane.frame();
   const std::vector<ort::Value>& values = past.values.empty() ? no_past_ : past.values;
-  for (std::size_t pair = 0; pair < values.size(); ++pair) {
-    frame.lend_input(lane.past(pair), values[pair]);
-    frame.set_output(Lane::present(pair), ort::Value());
+  {
+    const TraceSpan span(model_->trace(), TraceName::kInputs);
+    for (std::size_t pair = 0; pair < values.size(); ++pair) {
+      frame.lend_input(lane.past(pair), values[pair]);
+      frame.set_output(Lane::present(pair), ort::Value());
+    }
+    frame.set_output(Lane::kLogits, ort::Value());
+    lane.inputs().fill(frame, rows_, mask_width);
   }
-  frame.set_output(Lane::kLogits, ort::Value());
-  lane.inputs().fill(frame, rows_, mask_width);
-  model_->run(frame);
+  const auto num_rows = static_cast<std::int64_t>(rows_.size());
+  model_->run(frame, {.num_tokens = num_rows * std::ssize(rows_[0].tokens), .num_rows = num_rows});
 
   Cache present;
   present.batch = static_cast<std::int64_t>(rows_.size());
@@ -330,6 +334,7 @@ void CopyRunner::run_prefix(const ScheduledSequence& scheduled) {
 }
 
 void CopyRunner::take_logits(const ScheduledSequence& scheduled, const ort::Value& logits, std::int64_t batch_row) {
+  const TraceSpan span(model_->trace(), TraceName::kLogits);
   if (scheduled.needs_logits) logits_.take(logits_row_.at(scheduled.id), logits, batch_row);
 }
 
@@ -374,7 +379,10 @@ RunnerStats CopyRunner::stats() const {
   const auto add = [&](const Cache& cache) { bytes += cache.batch * cache.positions * info_.kv_bytes_per_token; };
   add(group_.cache);
   for (const auto& [id, sequence] : sequences_) add(sequence.cache);
-  return {.kv_bytes = bytes, .num_runs = model_->num_runs(), .run_seconds = model_->run_seconds()};
+  return {.kv_bytes = bytes,
+          .num_runs = model_->num_runs(),
+          .run_seconds = model_->run_seconds(),
+          .session_bytes = model_->session_bytes()};
 }
 
 }  // namespace genai::runner

@@ -5,6 +5,7 @@
 #include "genai/kernels/custom_ops.h"
 #include "genai/runner/contiguous_runner.h"
 #include "genai/runner/paged_inputs.h"
+#include "genai/runner/session_options.h"
 #include "genai/runner/step_inputs.h"
 
 #include <algorithm>
@@ -14,18 +15,6 @@
 
 namespace genai::runner {
 namespace {
-
-ort::SessionOptions session_options(const RunnerOptions& options, int intra_op_threads) {
-  ort::SessionOptions result;
-  result.intra_op_threads = intra_op_threads;
-  result.spinning = options.spinning;
-  for (const ProviderOption& provider : options.providers) {
-    if (provider.name == "cpu" || provider.name == "CPUExecutionProvider") continue;
-    result.providers.push_back({provider.name, provider.options});
-  }
-  result.config = options.session_config;
-  return result;
-}
 
 ort::Session load_session(const ort::Library& library, const ModelSpec& spec, ort::SessionOptions options) {
   options.domains.push_back(&kernels::custom_op_domain(library));
@@ -51,15 +40,22 @@ LoadedModel::LoadedModel(const ModelSpec& spec, const RunnerOptions& options)
     : spec_(without_bytes(spec)),
       intra_op_threads_(options.intra_op_threads > 0 ? options.intra_op_threads : usable_physical_cores()),
       ort_library_(ort::Library::load(options.ort_library)),
+      bytes_before_load_(session_bytes()),
       session_(load_session(ort_library_, spec, session_options(options, intra_op_threads_))),
-      run_options_(ort_library_) {
+      run_options_(ort_library_),
+      tracer_(options.tracer ? options.tracer : std::make_shared<Tracer>()),
+      op_profiler_(*tracer_, run_options_) {
   check_ports();
   for (const KvPair& pair : spec_.kv) layouts_.emplace_back(pair, spec_.model_path);
 
-  info_.execution_provider = options.providers.empty() ? "cpu" : options.providers.front().name;
+  for (const ProviderOption& provider : options.providers) {
+    info_.execution_provider += (info_.execution_provider.empty() ? "" : ",") + provider.name;
+  }
+  if (options.providers.empty()) info_.execution_provider = "cpu";
   info_.vocab_size = spec_.vocab_size;
   info_.context_limit = spec_.context_limit;
   info_.intra_op_threads = intra_op_threads_;
+  info_.loaded_bytes = std::max<std::int64_t>(0, session_bytes() - bytes_before_load_);
   for (const KvLayout& layout : layouts_) {
     info_.kv_bytes_per_token += static_cast<std::int64_t>(layout.bytes_per_position());
   }
@@ -198,11 +194,15 @@ std::vector<std::string> LoadedModel::output_names() const {
   return names;
 }
 
-void LoadedModel::run(ort::RunFrame& frame) {
+void LoadedModel::run(ort::RunFrame& frame, const RunSize& size) {
+  const std::int64_t number = op_profiler_.begin(size);
+  const TraceSpan span(trace(), TraceName::kRun, size.num_tokens, number + 1);
   const auto start = std::chrono::steady_clock::now();
   const auto count = [&] {
-    run_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    run_seconds_ += seconds;
     ++num_runs_;
+    op_profiler_.end(size, seconds);
   };
   try {
     frame.run(run_options_);

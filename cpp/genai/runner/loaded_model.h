@@ -1,12 +1,15 @@
 #pragma once
 
+#include "genai/base/trace.h"
 #include "genai/core/model_spec.h"
 #include "genai/ort/session.h"
 #include "genai/runner/kv_layout.h"
 #include "genai/runner/model_runner.h"
+#include "genai/runner/op_profiler.h"
 #include "genai/runner/options.h"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,8 +39,12 @@ class LoadedModel {
   std::vector<std::string> past_names() const;
   std::vector<std::string> output_names() const;
 
-  /// Runs the model and counts the time.
-  void run(ort::RunFrame& frame);
+  /// Runs the model and counts the time. `size`: for the trace.
+  void run(ort::RunFrame& frame, const RunSize& size);
+  /// What the engine thread records.
+  TraceBuffer& trace() { return tracer_->thread(TraceThread::kEngine); }
+  /// See RunnerStats.
+  std::int64_t session_bytes() const { return static_cast<std::int64_t>(ort_library_.host_allocator_used_bytes()); }
   std::int64_t num_runs() const { return num_runs_; }
   double run_seconds() const { return run_seconds_; }
 
@@ -57,8 +64,11 @@ class LoadedModel {
   ModelSpec spec_;
   int intra_op_threads_;
   const ort::Library& ort_library_;
+  std::int64_t bytes_before_load_;
   ort::Session session_;
   ort::RunOptions run_options_;
+  std::shared_ptr<Tracer> tracer_;  ///< shared with the engine; one of our own when it gave none
+  OpProfiler op_profiler_;
   std::vector<KvLayout> layouts_;
   RunnerInfo info_;
   bool takes_batches_ = false;

@@ -19,6 +19,7 @@ struct RunnerInfo {
   std::int64_t vocab_size = 0;     ///< width of a logits row
   std::int64_t context_limit = 0;  ///< tokens a sequence may have by the graph itself; 0 = no limit known
   std::int64_t kv_bytes_per_token = 0;
+  std::int64_t loaded_bytes = 0;  ///< of large pieces of memory that the session took while it was loaded: weights
   bool can_chunk_prefill = true;  ///< false: the scheduler must give a whole prompt in one step
   int intra_op_threads = 0;
   bool shares_blocks = false;       ///< KV lies in blocks that sequences share; false: contiguous KV for each sequence
@@ -35,6 +36,9 @@ struct RunnerStats {
   double run_seconds = 0.0;   ///< inside Run; all other time of execute() is our own
   std::int64_t moved_blocks = 0;
   double move_seconds = 0.0;  ///< moving blocks between tiers
+  /// Of large pieces of memory that ONNX Runtime holds now, for all models of the process: weights, scratch, and KV of
+  /// the copy decoder.
+  std::int64_t session_bytes = 0;
 };
 
 /// A KV operation that could not be done.

@@ -1,15 +1,20 @@
 #pragma once
 
+#include "genai/base/trace.h"
+
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace genai::runner {
 
-/// An execution provider by ONNX Runtime's name, with its own options.
+/// An execution provider, with its own options; fields as in ort::Provider.
 struct ProviderOption {
-  std::string name;
+  std::string name;     ///< ONNX Runtime's name; of a plugin library: what it is registered as, or empty
+  std::string library;  ///< absolute path of a plugin library; empty = built into ONNX Runtime
+  std::string device;   ///< "CPU", "GPU" or "NPU": which devices of a plugin; empty = all
   std::vector<std::pair<std::string, std::string>> options;
 };
 
@@ -29,6 +34,7 @@ struct RunnerOptions {
   std::vector<ProviderOption> providers;  ///< in order of preference; empty = CPU
   std::vector<std::pair<std::string, std::string>> session_config;  ///< ORT session config entries
   KvMemory kv;
+  std::shared_ptr<Tracer> tracer;  ///< the engine's; null = nothing is recorded
 };
 
 }  // namespace genai::runner

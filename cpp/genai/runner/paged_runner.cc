@@ -115,6 +115,18 @@ StepLogits PagedRunner::execute(const StepPlan& plan) {
   }
   if (num_tokens == 0) return {.values = {}, .vocab_size = info_.vocab_size, .num_rows = 0};
 
+  const bool is_bound = prepare(plan, num_rows, num_tokens);
+  mark_written(plan);
+  model_->run(frame_, {.num_tokens = num_tokens, .num_rows = static_cast<std::int64_t>(plan.sequences.size())});
+  if (!is_bound) return collect(plan, num_rows);
+  return {.values = {bound_.data_as<float>(), static_cast<std::size_t>(num_rows * info_.vocab_size)},
+          .vocab_size = info_.vocab_size,
+          .num_rows = num_rows};
+}
+
+/// Sets the inputs and outputs of a Run; whether its logits are written to bound_.
+bool PagedRunner::prepare(const StepPlan& plan, std::int64_t num_rows, std::int64_t num_tokens) {
+  const TraceSpan span(model_->trace(), TraceName::kInputs);
   inputs_.fill(frame_, plan, info_.num_hot_blocks);
   // All tokens' logits are bound only when all of them are wanted: those of a long chunk would never be freed.
   const bool rows_are_the_result = picks_rows_ || num_rows == num_tokens;
@@ -123,12 +135,7 @@ StepLogits PagedRunner::execute(const StepPlan& plan) {
     frame_.set_output(0, ort::Value());
     bound_rows_ = -1;
   }
-  mark_written(plan);
-  model_->run(frame_);
-  if (!is_bound) return collect(plan, num_rows);
-  return {.values = {bound_.data_as<float>(), static_cast<std::size_t>(num_rows * info_.vocab_size)},
-          .vocab_size = info_.vocab_size,
-          .num_rows = num_rows};
+  return is_bound;
 }
 
 /// Makes the Run write its logits to bound_; false when it cannot.
@@ -149,6 +156,7 @@ bool PagedRunner::bind_logits(std::int64_t rows) {
 
 /// Copies, and converts to float32, the wanted rows of the logits that ONNX Runtime allocated.
 StepLogits PagedRunner::collect(const StepPlan& plan, std::int64_t num_rows) {
+  const TraceSpan span(model_->trace(), TraceName::kLogits);
   const ort::Value logits = frame_.take_output(0);
   logits_.begin(num_rows);
   std::int64_t row = 0;
@@ -167,7 +175,8 @@ RunnerStats PagedRunner::stats() const {
           .num_runs = model_->num_runs(),
           .run_seconds = model_->run_seconds(),
           .moved_blocks = moved_blocks_,
-          .move_seconds = move_seconds_};
+          .move_seconds = move_seconds_,
+          .session_bytes = model_->session_bytes()};
 }
 
 }  // namespace genai::runner

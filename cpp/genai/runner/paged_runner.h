@@ -36,6 +36,7 @@ class PagedRunner : public ModelRunner {
   void move(const KvOp& op);
   void mark_written(KvPlace place);
   void mark_written(const StepPlan& plan);
+  bool prepare(const StepPlan& plan, std::int64_t num_rows, std::int64_t num_tokens);
   bool bind_logits(std::int64_t rows);
   StepLogits collect(const StepPlan& plan, std::int64_t num_rows);
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "genai/runner/options.h"
+
 #include <string>
 #include <vector>
 
@@ -14,5 +16,9 @@ struct RuntimeInfo {
 
 /// Opens the library (absolute path) if it is not open yet. Throws kNotFound, kBackend, kUnsupported.
 RuntimeInfo runtime_info(const std::string& ort_library);
+
+/// Name of the execution provider as ONNX Runtime knows it, if a session could use it: the library (absolute path), or
+/// the plugin library that the provider names, has it. Throws kNotFound, kUnsupported; the text says what there is.
+std::string check_provider(const std::string& ort_library, const ProviderOption& provider);
 
 }  // namespace genai::runner

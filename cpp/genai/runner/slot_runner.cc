@@ -190,12 +190,16 @@ void SlotRunner::run_decode(int first, int count, Logits logits) {
     rows_.push_back({.tokens = tokens, .past = past, .mask_first = 0, .mask_end = past + 1});
     longest = std::max(longest, past + 1);
   }
-  bind(decode_, first, count);
-  bind_decode_logits(count);
   ort::RunFrame& frame = decode_.lane.frame();
-  decode_.lane.inputs().fill(frame, rows_, mask_width(longest, count));
-  model_->run(frame);
+  {
+    const TraceSpan span(model_->trace(), TraceName::kInputs);
+    bind(decode_, first, count);
+    bind_decode_logits(count);
+    decode_.lane.inputs().fill(frame, rows_, mask_width(longest, count));
+  }
+  model_->run(frame, {.num_tokens = count, .num_rows = count});
 
+  const TraceSpan span(model_->trace(), TraceName::kLogits);
   for (int slot = first; slot < first + count; ++slot) {
     if (!is_decode(slot)) continue;
     table_.set_length(slot, table_.length(slot) + 1);
@@ -222,12 +226,16 @@ void SlotRunner::run_chunk(int slot) {
   const std::span<const TokenId> tokens = work.sequence->tokens.subspan(
       static_cast<std::size_t>(past), static_cast<std::size_t>(work.sequence->num_scheduled_tokens));
   rows_.assign(1, {.tokens = tokens, .past = past, .mask_first = 0, .mask_end = end});
-  bind(chunk_, slot, 1);
   ort::RunFrame& frame = chunk_.lane.frame();
-  frame.set_output(Lane::kLogits, ort::Value());
-  chunk_.lane.inputs().fill(frame, rows_, end);
-  model_->run(frame);
+  {
+    const TraceSpan span(model_->trace(), TraceName::kInputs);
+    bind(chunk_, slot, 1);
+    frame.set_output(Lane::kLogits, ort::Value());
+    chunk_.lane.inputs().fill(frame, rows_, end);
+  }
+  model_->run(frame, {.num_tokens = end - past, .num_rows = 1});
 
+  const TraceSpan span(model_->trace(), TraceName::kLogits);
   table_.set_length(slot, end);
   const ort::Value logits = frame.take_output(Lane::kLogits);
   if (work.logits_row >= 0) logits_.take(work.logits_row, logits, 0);
@@ -264,7 +272,8 @@ RunnerStats SlotRunner::stats() const {
   for (int slot = 0; slot < table_.num_slots(); ++slot) positions += table_.length(slot);
   return {.kv_bytes = positions * info_.kv_bytes_per_token,
           .num_runs = model_->num_runs(),
-          .run_seconds = model_->run_seconds()};
+          .run_seconds = model_->run_seconds(),
+          .session_bytes = model_->session_bytes()};
 }
 
 }  // namespace genai::runner

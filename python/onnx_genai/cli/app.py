@@ -1,20 +1,32 @@
-"""The command group, and what happens around every command: streams, errors, exit codes."""
+"""The command group, and what happens around every command: streams, settings, errors, exit codes."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import logging
+import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 import click
+from click.shell_completion import shell_complete
 
 from onnx_genai.cli import console
+from onnx_genai.cli.bench import bench
+from onnx_genai.cli.completion import COMPLETE_VARIABLE, completion
+from onnx_genai.cli.doctor import doctor
+from onnx_genai.cli.embed import embed
 from onnx_genai.cli.failures import explain
 from onnx_genai.cli.generate import generate
 from onnx_genai.cli.import_ import import_
 from onnx_genai.cli.list import list_
+from onnx_genai.cli.manual import add_examples, manual_page
 from onnx_genai.cli.pull import pull
 from onnx_genai.cli.serve import serve
+from onnx_genai.cli.settings import CONFIG_VARIABLE, Config, load_config, name_variables
 from onnx_genai.cli.show import show
 from onnx_genai.cli.version import package_version, version
 
@@ -25,16 +37,53 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
+
+@click.command("help")
+@click.argument("names", metavar="[COMMAND]", nargs=-1)
+@click.pass_context
+def help_(context: click.Context, names: tuple[str, ...]) -> None:
+    """Print the manual page of a command: what it does, its options and variables, and examples."""
+    root = context.find_root()
+    if not names:
+        console.write(root.get_help() + "\n")
+        return
+    command, rest = group.find_command(root, list(names))
+    if command is None or rest:
+        raise click.UsageError(f"no such command: {' '.join(names)}; onnx-genai help lists them", context)
+    console.write(manual_page(command, root))
+
+
+def _optional(module: str, name: str) -> dict[str, click.Command]:
+    """A command whose module need not be there."""
+    if importlib.util.find_spec(module) is None:
+        return {}
+    command: click.Command = getattr(importlib.import_module(module), name)
+    return {command.name or name: command}
+
+
 COMMANDS: dict[str, click.Command] = {
+    **_optional("onnx_genai.cli.run", "run"),
     "generate": generate,
+    "embed": embed,
     "serve": serve,
     "show": show,
     "list": list_,
     "pull": pull,
     "import": import_,
+    "bench": bench,
+    "doctor": doctor,
+    "completion": completion,
     "version": version,
+    "help": help_,
 }
 ALIASES = {"ls": "list"}
+SUBCOMMANDS = {("bench", "serve"): ("onnx_genai.cli.bench_serve", "bench_serve")}
+"""Second words that are commands of their own; imported when they are used."""
+
+PREFIX = "ONNX_GENAI"
+
+add_examples(COMMANDS)
+name_variables(COMMANDS, PREFIX)
 
 
 class _Group(click.Group):
@@ -44,21 +93,49 @@ class _Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        command, rest = self.find_command(ctx, args)
+        if command is not None:
+            return command.name, command, rest
+        return super().resolve_command(ctx, args)
+
+    def find_command(self, context: click.Context, words: list[str]) -> tuple[click.Command | None, list[str]]:
+        """The command that the words begin with, and the other words."""
+        place = SUBCOMMANDS.get((words[0], words[1])) if len(words) > 1 else None
+        if place is not None and importlib.util.find_spec(place[0]) is not None:
+            command: click.Command = getattr(importlib.import_module(place[0]), place[1])
+            command.name = " ".join(words[:2])
+            add_examples({command.name: command})
+            name_variables({command.name: command}, PREFIX)
+            return command, words[2:]
+        return (self.get_command(context, words[0]), words[1:]) if words else (None, words)
+
 
 @click.group(
     cls=_Group,
     commands=COMMANDS,
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "ONNX_GENAI"},
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": PREFIX},
 )
 @click.version_option(package_version(), prog_name="onnx-genai")
+@click.option(
+    "--config", metavar="FILE", envvar=CONFIG_VARIABLE, help="Config file; default: the user's. An empty name is none."
+)
 @click.option("--debug", is_flag=True, help="Show the Python traceback of an error.")
 @click.pass_context
-def group(context: click.Context, debug: bool) -> None:
+def group(context: click.Context, config: str | None, debug: bool) -> None:
     """Run generative ONNX models.
 
-    MODEL is a folder, a file in one, an alias such as smollm2, or a Hugging Face id (owner/name).
+    MODEL is a folder, a file in one, an alias such as smollm2, a name that `list` prints, or a Hugging Face id
+    (owner/name).
     """
     context.obj["debug"] = debug
+    if config is None and os.environ.get(CONFIG_VARIABLE) == "":
+        config = ""
+    loaded = load_config(config, COMMANDS)
+    context.obj["config"] = loaded
+    context.default_map = {name: dict(values) for name, values in loaded.values.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,8 +148,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 success, 1 failure, 2 wrong usage, 130 interrupted.
     """
     console.prepare_streams()
-    state: dict[str, bool] = {}
+    _print_warnings()
+    state: dict[str, Any] = {"debug": False, "config": Config()}
+    instruction = os.environ.get(COMPLETE_VARIABLE)
     try:
+        if instruction:
+            return shell_complete(group, {"obj": state}, "onnx-genai", COMPLETE_VARIABLE, instruction)
         code = _run(list(sys.argv[1:] if arguments is None else arguments), state)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -82,7 +163,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _run(arguments: list[str], state: dict[str, bool]) -> int:
+class _Warnings(logging.Handler):
+    """Prints what the library warns of; looks for stderr anew each time, as tests replace it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        console.warn(record.getMessage())
+
+
+def _print_warnings() -> None:
+    log = logging.getLogger("onnx_genai")
+    if not log.handlers:
+        log.addHandler(_Warnings(logging.WARNING))
+
+
+def _run(arguments: list[str], state: dict[str, Any]) -> int:
     # Not click's own main: it exits with 1 on a closed pipe and prints errors in its own form.
     try:
         with group.make_context("onnx-genai", arguments, obj=state) as context:

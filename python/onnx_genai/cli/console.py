@@ -5,6 +5,8 @@ from __future__ import annotations
 import _thread
 import io
 import os
+import select
+import stat
 import sys
 import threading
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from onnx_genai.errors import InvalidArgumentError
 
 __all__ = [
     "drop_stdout",
+    "has_piped_stdin",
     "interruptible",
     "note",
     "prepare_streams",
@@ -29,6 +32,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+AWAIT_SECONDS = 2.0
+"""Silence on stdin after which the user is told what is awaited."""
 
 
 def prepare_streams() -> None:
@@ -83,12 +89,22 @@ def drop_stdout() -> None:
     os.close(nowhere)
 
 
+def has_piped_stdin() -> bool:
+    """Standard input is a pipe, a file or a socket: something that somebody sends. No terminal, and not /dev/null."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):  # not a file, as in tests
+        return isinstance(getattr(sys.stdin, "buffer", None), io.BytesIO)
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+
+
 def read_stdin() -> str:
     """All of stdin, less one line end at its end.
 
     Raises:
         InvalidArgumentError: It is not UTF-8.
     """
+    _tell_what_is_awaited()
     data = sys.stdin.buffer.read()
     try:
         text = data.decode("utf-8-sig")
@@ -97,6 +113,16 @@ def read_stdin() -> str:
             f"stdin is not UTF-8 (byte {error.start}); convert it, for example with: iconv -t UTF-8"
         ) from error
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def _tell_what_is_awaited() -> None:
+    """A pipe that nobody writes to and nobody closes would be a silent wait for ever."""
+    try:
+        waits = not select.select([sys.stdin], [], [], AWAIT_SECONDS)[0]
+    except (OSError, ValueError, TypeError):  # not a file that can be waited for
+        return
+    if waits:
+        note("reading the prompt from standard input until it ends; with </dev/null nothing is read")
 
 
 def interruptible(work: Callable[[], T]) -> T:

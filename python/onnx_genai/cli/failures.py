@@ -57,6 +57,11 @@ _ROWS: tuple[tuple[type[BaseException], str, str], ...] = (
         "Check network, proxy and HF_ENDPOINT, or use a model that is on this machine (`onnx-genai list`).",
     ),
     (
+        ConnectionError,
+        "The server is not there, or does not answer as one with OpenAI's interface does.",
+        "Check the address, the API key and the server's log.",
+    ),
+    (
         errors.BackendError,
         "ONNX Runtime refused the model or failed while it ran.",
         "Check `onnx-genai version`, update onnxruntime, or export the model again.",

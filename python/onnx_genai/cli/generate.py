@@ -1,279 +1,224 @@
-"""``onnx-genai generate``: one prompt, one answer."""
+"""``onnx-genai generate``: one prompt, one answer; or a file of prompts, a file of answers."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import shutil
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from onnx_genai.cli import console
-from onnx_genai.cli.models import fetched_model
-from onnx_genai.cli.options import ModelOptions, SamplingOptions, model_options, sampling_options, take
-from onnx_genai.cli.stats import Stats, compact_line, resident_bytes
-from onnx_genai.errors import AbortedError, ContextOverflowError, PackageError, UnsupportedError
-from onnx_genai.types import Chunk, SamplingParams, TokenLogprob, Usage
+from onnx_genai.cli.answer import Answer, Output
+from onnx_genai.cli.models import MODEL, fetched_model
+from onnx_genai.cli.options import ModelOptions, SamplingOptions, model_options, sampling_options, take, take_sampling
+from onnx_genai.cli.profile import AnswerTimes, ProfileOptions, Profiler, profile_options
+from onnx_genai.cli.prompts import Request, SavedTurns, given_prompt, grammar_from, plain_text, request_for
+from onnx_genai.cli.stats import Stats, block_lines, compact_line, finish_word, resident_bytes
+from onnx_genai.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from onnx_genai.pipelines import LLM
+    from onnx_genai.pipelines import LLM, GrammarSpec
 
 __all__ = ["generate"]
 
-UNKNOWN_LIMIT_TOKENS = 512
-"""Answer length when neither the user nor the package bounds it."""
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @click.command()
-@click.argument("model")
-@click.option("-p", "--prompt", metavar="TEXT", help="The prompt; - reads stdin, as does leaving it out in a pipe.")
+@click.argument("model", type=MODEL)
+@click.option("-p", "--prompt", metavar="TEXT", help="The prompt; what is piped in follows it. - is stdin alone.")
 @click.option("--system", metavar="TEXT", help="System message, before the prompt.")
 @click.option("--raw", is_flag=True, help="Do not apply the chat template.")
 @click.option(
+    "--session", type=click.Path(path_type=Path, dir_okay=False), help="Go on with, and keep, the turns in this file."
+)
+@click.option(
     "--stream/--no-stream", default=None, help="Print the answer as it comes; the default on a terminal for one answer."
 )
-@click.option("--json-output", is_flag=True, help="Print a JSON object (with --stream: one a piece and line).")
-@click.option("--no-stats", is_flag=True, help="Do not print the line of numbers.")
+@click.option(
+    "--json", "--json-output", "json_output", is_flag=True, help="Print a JSON object (with --stream: one a piece)."
+)
+@click.option("--schema", type=_FILE, metavar="FILE", help="The answer is JSON that fits this JSON schema.")
+@click.option("--regex", metavar="PATTERN", help="The answer matches this regular expression.")
+@click.option("--lark", type=_FILE, metavar="FILE", help="The answer follows this Lark grammar.")
+@click.option("--choice", multiple=True, metavar="TEXT", help="The answer is one of these; give it for each.")
+@click.option("--batch", type=_FILE, metavar="FILE", help="JSONL file of prompts, one a line.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="JSONL file of answers, for --batch.",
+)
+@click.option("--overwrite", is_flag=True, help="Begin --output anew; else an interrupted --batch goes on.")
+@click.option(
+    "--parallel", type=click.IntRange(1, 1024), default=16, show_default=True, help="Prompts of --batch at once."
+)
+@click.option("--no-stats", is_flag=True, help="Do not print the numbers.")
 @sampling_options
+@profile_options
 @model_options
-def generate(model: str, **values: Any) -> None:
+@click.pass_context
+def generate(context: click.Context, /, model: str, **values: Any) -> None:
     """Print the answer of MODEL to a prompt.
 
     The model's chat template is applied when it has one. Decoding is greedy unless a sampling option is given.
+
+    With --batch each line of a file is a prompt: {"prompt": ...} or {"messages": [...]}, with sampling options of its
+    own. Answers are written in the same order; the same command line goes on with what is missing.
     """
-    sampling = take(SamplingOptions, values)
+    sampling = take_sampling(context, values)
     loading = take(ModelOptions, values)
+    # Wrong usage is found before the model is fetched and loaded.
+    sampling.params()
+    try:
+        grammar = grammar_from(
+            schema=values["schema"], regex=values["regex"], lark=values["lark"], choice=values["choice"]
+        )
+    except InvalidArgumentError as error:
+        raise click.UsageError(str(error)) from error
+    if values["raw"] and values["system"] is not None:
+        raise click.UsageError("--system needs the chat template; drop --raw or put the text into the prompt")
+    profiler = Profiler(ProfileOptions.take(values))
+    if values["batch"] is not None:
+        try:
+            _batch(model, values, loading, sampling, grammar, profiler)
+        finally:
+            profiler.close()
+        return
+    if values["output"] is not None or values["overwrite"]:
+        raise click.UsageError("--output and --overwrite belong to --batch; an answer goes to standard output")
+    output = _output(values, sampling)
+    prompt = given_prompt(values["prompt"])
+    path = fetched_model(model, variant=loading.variant, offline=loading.offline)
+    with profiler.phase("model load"):
+        opened = console.interruptible(lambda: loading.open(path))
+    with opened as llm:
+        try:
+            _answer(llm, prompt, values, sampling, grammar, output, profiler)
+        finally:
+            profiler.close()
+
+
+def _batch(
+    model: str,
+    values: dict[str, Any],
+    loading: ModelOptions,
+    sampling: SamplingOptions,
+    grammar: GrammarSpec | None,
+    profiler: Profiler,
+) -> None:
+    from onnx_genai.cli.batch import BatchOptions, run_batch
+
+    for name in ("prompt", "session", "stream", "json_output"):
+        if values[name]:
+            raise click.UsageError(f"--{name.replace('_', '-')} and --batch exclude each other")
+    options = BatchOptions(
+        input=values["batch"],
+        output=None if values["output"] == Path("-") else values["output"],
+        overwrite=values["overwrite"],
+        parallel=values["parallel"],
+        system=values["system"],
+        raw=values["raw"],
+        sampling=sampling,
+        grammar=grammar,
+    )
+    run_batch(
+        lambda: fetched_model(model, variant=loading.variant, offline=loading.offline), loading, options, profiler
+    )
+
+
+def _output(values: dict[str, Any], sampling: SamplingOptions) -> Output:
+    as_json = values["json_output"]
     stream = values["stream"]
     if stream is None:
         # Nobody should look at an empty screen while a long answer is made. The bytes on stdout are the same.
-        stream = sys.stdout.isatty() and sampling.n == 1 and not values["json_output"]
-    output = _Output(stream=stream, as_json=values["json_output"], logprobs=sampling.logprobs is not None)
-    # Wrong usage is found before the model is fetched and loaded.
-    sampling.params()
-    if values["raw"] and values["system"] is not None:
-        raise click.UsageError("--system needs the chat template; drop --raw or put the text into the prompt")
-    if sampling.n > 1 and output.stream and not output.as_json:
-        raise click.UsageError("--stream prints one answer; use --n 1, or --json-output to tell answers apart")
-    prompt = _prompt(values["prompt"])
-    path = fetched_model(model, variant=loading.variant, offline=loading.offline)
-    with console.interruptible(lambda: loading.open(path)) as llm:
-        ids = _prompt_ids(llm, prompt, values["system"], raw=values["raw"])
-        params = _with_budget(llm, ids, sampling.params(package_temperature=llm.package.generation.temperature))
-        answer = _Answer(started=time.perf_counter())
-        for chunk in llm.stream(ids, params):
-            answer.add(chunk)
-            output.piece(chunk)
-        output.end(answer)
-        _report(llm, answer, show_stats=not (values["no_stats"] or output.as_json))
+        stream = sys.stdout.isatty() and sampling.n == 1 and not as_json
+    if sampling.n > 1 and stream and not as_json:
+        raise click.UsageError("--stream prints one answer; use --n 1, or --json to tell answers apart")
+    if sampling.n > 1 and values["session"] is not None:
+        raise click.UsageError("--session goes on with one answer; use --n 1")
+    return Output(stream=stream, as_json=as_json, logprobs=sampling.logprobs is not None)
 
 
-@dataclass(slots=True)
-class _Choice:
-    text: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
-
-
-@dataclass(slots=True)
-class _Answer:
-    """What the stream has brought so far."""
-
-    started: float
-    choices: dict[int, _Choice] = field(default_factory=dict)
-    usage: Usage | None = None
-    budget_cap: tuple[int, int] | None = None
-    first_token: float | None = None
-    last_token: float | None = None
-
-    def add(self, chunk: Chunk) -> None:
-        if chunk.token_ids:
-            self.last_token = time.perf_counter()
-            self.first_token = self.first_token or self.last_token
-        choice = self.choices.setdefault(chunk.index, _Choice())
-        choice.text.append(chunk.text)
-        choice.token_ids.extend(chunk.token_ids)
-        choice.logprobs.extend(chunk.logprobs or ())
-        choice.finish_reason = chunk.finish_reason or choice.finish_reason
-        choice.stop_reason = chunk.stop_reason if chunk.stop_reason is not None else choice.stop_reason
-        self.usage = chunk.usage or self.usage
-        self.budget_cap = chunk.budget_cap or self.budget_cap
-        if chunk.finish_reason == "abort":
-            raise AbortedError("the generation was stopped from outside before it was done")
-
-    def in_order(self) -> Iterator[tuple[int, _Choice]]:
-        return iter(sorted(self.choices.items()))
-
-
-class _Output:
-    """Writes the product: text, or JSON for programs."""
-
-    def __init__(self, *, stream: bool, as_json: bool, logprobs: bool) -> None:
-        self.stream = stream
-        self.as_json = as_json
-        self._logprobs = logprobs
-        self._last = ""
-
-    def piece(self, chunk: Chunk) -> None:
-        if not self.stream:
-            return
-        if self.as_json:
-            console.write(json.dumps(_chunk_object(chunk), ensure_ascii=False) + "\n")
-        elif chunk.text:
-            console.write(chunk.text)
-            self._last = chunk.text
-
-    def end(self, answer: _Answer) -> None:
-        if self.stream and self.as_json:
-            return
-        if self.as_json:
-            console.write(json.dumps(_answer_object(answer), ensure_ascii=False) + "\n")
-            return
-        if self.stream:
-            # A pipe gets exactly one line end more; a terminal only needs to be on a new line.
-            if not sys.stdout.isatty() or (self._last and not self._last.endswith("\n")):
-                console.write("\n")
-        else:
-            console.write("".join(f"{''.join(choice.text)}\n" for _, choice in answer.in_order()))
-        if self._logprobs:
-            for index, choice in answer.in_order():
-                for entry in choice.logprobs:
-                    console.note(_logprob_line(entry, index if len(answer.choices) > 1 else None))
-
-
-def _prompt(given: str | None) -> str:
-    if given is not None and given != "-":
-        text = given
-    elif given is None and sys.stdin.isatty():
-        raise click.UsageError("Missing option '-p' / '--prompt': give the prompt, or pipe it in")
+def _answer(
+    llm: LLM,
+    prompt: str,
+    values: dict[str, Any],
+    sampling: SamplingOptions,
+    grammar: GrammarSpec | None,
+    output: Output,
+    profiler: Profiler,
+) -> None:
+    params = sampling.params(package_temperature=llm.package.generation.temperature)
+    turns = None if values["session"] is None else SavedTurns(llm, values["session"])
+    if turns is None:
+        text, templated = plain_text(llm, prompt, values["system"], raw=values["raw"])
+        request = request_for(llm, text, params, grammar, templated=templated)
     else:
-        text = console.read_stdin()
-    if not text:
-        raise click.UsageError("the prompt is empty; give at least one character with -p or on stdin")
-    return text
+        text, templated = turns.next_text(prompt, values["system"], raw=values["raw"])
+        request = request_for(llm, text, params, grammar, templated=templated, before=turns.tokens)
+    provider = str(llm.info().get("execution_provider", "cpu"))
+    output.provider = provider
+    if provider != "cpu":
+        console.note(f"execution provider: {provider}, and cpu for what it does not take")
+    answer = _streamed(llm, request, output, profiler)
+    if turns is not None:
+        turns.keep(request.prompt_ids, answer.choices[0].token_ids)
+    hidden = values["no_stats"] or output.as_json or profiler.shows_report
+    _report(llm, answer, asked_length=sampling.max_new_tokens is not None, show_stats=not hidden)
 
 
-def _prompt_ids(llm: LLM, prompt: str, system: str | None, *, raw: bool) -> list[int]:
-    if raw or llm.template is None:
-        if system is not None:
-            raise UnsupportedError(
-                "this package has no chat template, which --system needs; put the text into the prompt"
-            )
-        return llm.tokenizer.encode(prompt)
-    messages = [] if system is None else [{"role": "system", "content": system}]
-    messages.append({"role": "user", "content": prompt})
-    try:
-        text = llm.render(messages)
-    except PackageError as error:
-        console.warn(f"the chat template is broken, so the prompt goes in as it is: {error}")
-        return llm.tokenizer.encode(prompt)
-    # The template writes BOS and the like itself.
-    return llm.tokenizer.encode(text, add_special_tokens=False)
+def _streamed(llm: LLM, request: Request, output: Output, profiler: Profiler) -> Answer:
+    profiler.begin(llm)
+    times = AnswerTimes()
+    answer = Answer(started=time.perf_counter())
+    for chunk in llm.stream(request.prompt_ids, request.params, **request.options()):
+        answer.add(chunk)
+        times.add(chunk)
+        output.piece(chunk)
+    answer.finished = time.perf_counter()
+    output.end(answer)
+    profiler.end(times)
+    return answer
 
 
-def _with_budget(llm: LLM, ids: list[int], params: SamplingParams) -> SamplingParams:
-    limit = llm.context_limit
-    if limit and len(ids) >= limit:
-        raise ContextOverflowError(
-            f"the prompt fills the context window: {len(ids)}/{limit} tokens (limit from {llm.context_source}); "
-            "shorten the prompt, or use a larger window (--max-context, or a model with a longer context)"
-        )
-    if params.max_new_tokens is not None or limit:
-        return params
-    console.warn(
-        f"the package states no context limit, so the answer ends after {UNKNOWN_LIMIT_TOKENS} tokens; set "
-        "--max-new-tokens or --max-context, or model.max_sequence_length in inference_metadata.yaml"
-    )
-    return dataclasses.replace(params, max_new_tokens=UNKNOWN_LIMIT_TOKENS)
-
-
-def _report(llm: LLM, answer: _Answer, *, show_stats: bool) -> None:
+def _report(llm: LLM, answer: Answer, *, asked_length: bool, show_stats: bool) -> None:
     if answer.budget_cap is not None:
         asked, granted = answer.budget_cap
         console.note(f"the memory budget allows {granted} of the {asked} new tokens that were asked for")
     if not show_stats or answer.usage is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return
-    decoder = llm.info().get("decoder")
-    console.note(
-        compact_line(
-            Stats(
-                prompt_tokens=answer.usage.prompt_tokens,
-                completion_tokens=answer.usage.completion_tokens,
-                cached_tokens=answer.usage.cached_tokens,
-                context_limit=llm.context_limit,
-                backend=None if decoder is None else str(decoder),
-                started=answer.started,
-                first_token=answer.first_token,
-                last_token=answer.last_token,
-                budget_cap=answer.budget_cap,
-                resident=resident_bytes(),
-            )
-        )
+    info = llm.info()
+    first = answer.choices.get(0)
+    stats = Stats(
+        prompt_tokens=answer.usage.prompt_tokens,
+        completion_tokens=answer.usage.completion_tokens,
+        cached_tokens=answer.usage.cached_tokens,
+        context_limit=llm.context_limit,
+        backend=backend_name(info),
+        started=answer.started,
+        first_token=answer.first_token,
+        last_token=answer.last_token,
+        finished=answer.finished,
+        finish=None
+        if first is None
+        else finish_word(first.finish_reason, first.stop_reason, asked_length=asked_length),
+        budget_cap=answer.budget_cap,
+        resident=resident_bytes(),
     )
+    if sys.stderr.isatty():
+        for line in block_lines(stats, shutil.get_terminal_size().columns):
+            console.note(line)
+    else:
+        console.note(compact_line(stats))
 
 
-def _usage_object(usage: Usage | None) -> dict[str, int] | None:
-    if usage is None:
+def backend_name(info: dict[str, object]) -> str | None:
+    """The decoder, and the execution provider if it is not the CPU."""
+    decoder, provider = info.get("decoder"), info.get("execution_provider", "cpu")
+    if decoder is None:
         return None
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-        "cached_tokens": usage.cached_tokens,
-    }
-
-
-def _answer_object(answer: _Answer) -> dict[str, Any]:
-    choices = [
-        {
-            "index": index,
-            "text": "".join(choice.text),
-            "token_ids": choice.token_ids,
-            "finish_reason": choice.finish_reason,
-            "stop_reason": choice.stop_reason,
-            "logprobs": [_logprob_object(entry) for entry in choice.logprobs] or None,
-        }
-        for index, choice in answer.in_order()
-    ]
-    first = choices[0] if choices else {"text": "", "token_ids": [], "finish_reason": None}
-    return {
-        "text": first["text"],
-        "token_ids": first["token_ids"],
-        "finish_reason": first["finish_reason"],
-        "usage": _usage_object(answer.usage),
-        "budget_cap": answer.budget_cap,
-        "choices": choices,
-    }
-
-
-def _chunk_object(chunk: Chunk) -> dict[str, Any]:
-    return {
-        "index": chunk.index,
-        "text": chunk.text,
-        "token_ids": list(chunk.token_ids),
-        "finish_reason": chunk.finish_reason,
-        "stop_reason": chunk.stop_reason,
-        "logprobs": [_logprob_object(entry) for entry in chunk.logprobs] if chunk.logprobs else None,
-        "usage": _usage_object(chunk.usage),
-    }
-
-
-def _logprob_object(entry: TokenLogprob) -> dict[str, Any]:
-    value = {
-        "token": entry.token,
-        "bytes": list(entry.token_bytes),
-        "token_id": entry.token_id,
-        "logprob": entry.logprob,
-    }
-    return {**value, "top": [_logprob_object(other) for other in entry.top]} if entry.top else value
-
-
-def _logprob_line(entry: TokenLogprob, index: int | None) -> str:
-    head = "" if index is None else f"{index}: "
-    others = "".join(f"  {other.token!r} {other.logprob:.4f}" for other in entry.top)
-    return f"{head}{entry.token!r} {entry.logprob:.4f}{' |' if others else ''}{others}"
+    return str(decoder) if provider == "cpu" else f"{decoder} on {provider}"

@@ -40,9 +40,20 @@ def import_(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Make the package folder OUT of a GGUF file, and print what was done to its weights."""
-    from onnx_genai.convert import import_gguf
+    """Make the package folder OUT of a GGUF file, and print what was done to its weights.
 
+    FILE may also be the folder of an encoder's checkpoint (BERT or RoBERTa: config.json, model.safetensors,
+    tokenizer.json), for embeddings or reranking; its weights stay float32.
+    """
+    from onnx_genai.convert import import_encoder, import_gguf
+
+    if file.is_dir():
+        if bits is not None or dtype not in (None, "auto", "fp32") or max_context is not None:
+            raise click.UsageError("a checkpoint's weights stay float32; drop --bits, --dtype and --max-context")
+        made = import_encoder(file, out, overwrite=overwrite)
+        facts = {**dataclasses.asdict(made), "source": str(made.source), "path": str(made.path)}
+        console.write(json.dumps(facts, ensure_ascii=False) + "\n" if as_json else str(made))
+        return
     with ProgressBar(f"importing {file.name}") as bar:
         report = import_gguf(
             file,

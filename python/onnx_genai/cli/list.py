@@ -10,21 +10,12 @@ from pathlib import Path
 import click
 
 from onnx_genai.cli import console
+from onnx_genai.cli.models import MODEL_MARKS, MODELS_DIR
 from onnx_genai.errors import NotFoundError
 from onnx_genai.package import hub
 
 __all__ = ["list_"]
 
-MODELS_DIR = "ONNX_GENAI_MODELS_DIR"
-MARKS = (
-    "tokenizer.json",
-    "model.onnx",
-    "genai_config.json",
-    "inference_metadata.yaml",
-    "inference_metadata.yml",
-    "inference_metadata.json",
-)
-"""Files that make a folder a model."""
 MAX_DEPTH = 4
 """Levels below the models folder that are looked at."""
 
@@ -77,7 +68,7 @@ def _models_below(folder: Path, depth: int) -> Iterator[Path]:
     except OSError as error:
         console.warn(f"{folder} cannot be read: {error.strerror or error}")
         return
-    if any((folder / mark).is_file() for mark in MARKS):
+    if any((folder / mark).is_file() for mark in MODEL_MARKS):
         yield folder
         return
     if depth > 0:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
 
 from onnx_genai.cli import console
 from onnx_genai.cli.progress import fetch
@@ -11,7 +16,42 @@ from onnx_genai.errors import NotFoundError
 from onnx_genai.package import hub
 from onnx_genai.package.aliases import ALIASES
 
-__all__ = ["fetched_model", "local_model"]
+__all__ = ["MODEL", "MODELS_DIR", "MODEL_MARKS", "fetched_model", "local_model"]
+
+MODELS_DIR = "ONNX_GENAI_MODELS_DIR"
+MODEL_MARKS = (
+    "tokenizer.json",
+    "model.onnx",
+    "genai_config.json",
+    "inference_metadata.yaml",
+    "inference_metadata.yml",
+    "inference_metadata.json",
+)
+"""Files that make a folder a model."""
+
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[str]
+else:
+    _ParamType = click.ParamType
+
+
+class _ModelName(_ParamType):
+    """A MODEL argument; the shell offers aliases, models of this machine, and files."""
+
+    name = "model"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        try:
+            known = [*ALIASES, *(model.name for model in hub.list_local())]
+        except OSError:
+            known = list(ALIASES)
+        names = [CompletionItem(name) for name in dict.fromkeys(known) if name.startswith(incomplete)]
+        # First: bash drops what came before it, and offers files where no name fits.
+        return [CompletionItem(incomplete, type="file"), *names]
+
+
+MODEL = _ModelName()
 
 
 def local_model(name: str) -> Path:
@@ -20,10 +60,34 @@ def local_model(name: str) -> Path:
     Raises:
         NotFoundError: There is none; nothing is fetched.
     """
-    path = hub.resolve(name)
+    path = _resolve(name)
     if path is None:
         raise _not_here(name)
     return path
+
+
+def _resolve(name: str) -> Path | None:
+    """As ``hub.resolve``; and what ``list`` calls a model of the models folder is one."""
+    path = hub.resolve(name)
+    if path is not None:
+        return path
+    folder = _models_dir()
+    if folder is None or not name or name.startswith(("/", "~", ".")):
+        return None
+    for inside in (folder / name, folder) if name == folder.resolve().name else (folder / name,):
+        if any((inside / mark).is_file() for mark in MODEL_MARKS):
+            return inside
+    return None
+
+
+def _models_dir() -> Path | None:
+    """From the environment or the config file."""
+    given = os.environ.get(MODELS_DIR)
+    if not given:
+        context = click.get_current_context(silent=True)
+        state = context.find_root().obj if context is not None else None
+        given = state["config"].values.get("list", {}).get("models_dir") if isinstance(state, dict) else None
+    return Path(given).expanduser() if given else None
 
 
 def fetched_model(name: str, *, variant: str | None, offline: bool) -> Path:
@@ -32,9 +96,9 @@ def fetched_model(name: str, *, variant: str | None, offline: bool) -> Path:
     Raises:
         NotFoundError: A path that does not exist, a name that nobody knows, or ``offline`` and not fetched before.
     """
-    path = hub.resolve(name)
+    path = _resolve(name)
     # A pulled model may be there in another variant than the one that is asked for; pull knows.
-    if path is not None and (variant is None or Path(name).expanduser().exists()):
+    if path is not None and (variant is None or Path(name).expanduser().exists() or hub.resolve(name) is None):
         return path
     if looks_like_path(name) or ("/" not in name and name not in ALIASES):
         raise _not_here(name)

@@ -9,14 +9,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from onnx_genai.cli import console
 from onnx_genai.cli.limits import checked_limit
+from onnx_genai.cli.settings import setting, source_rank
 from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.types import Backend, Decoder, KvDtype, SamplingParams
 
 if TYPE_CHECKING:
     from onnx_genai.pipelines import LLM
 
-__all__ = ["ModelOptions", "SamplingOptions", "checked_backend", "model_options", "sampling_options", "take"]
+__all__ = [
+    "ModelOptions",
+    "SamplingOptions",
+    "checked_backend",
+    "encoder_options",
+    "model_options",
+    "sampling_options",
+    "take",
+    "take_sampling",
+]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Options = TypeVar("Options", "ModelOptions", "SamplingOptions")
@@ -33,35 +44,69 @@ def checked_backend(context: click.Context, parameter: click.Parameter, value: s
     return value
 
 
-_MODEL_OPTIONS = (
-    click.option("--ep", default="cpu", show_default=True, help="Execution provider of ONNX Runtime."),
-    click.option(
+def _checked_ep(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if value.strip().lower() in ("", "cpu"):
+        return "cpu"
+    from onnx_genai.pipelines import parse_providers  # takes time to import
+
+    try:
+        parse_providers(value)
+    except InvalidArgumentError as error:
+        raise click.BadParameter(str(error), context, parameter) from error
+    return value
+
+
+_MODEL_OPTIONS = {
+    "ep": setting(
+        "--ep",
+        callback=_checked_ep,
+        default="cpu",
+        show_default=True,
+        metavar="LIST",
+        help="Execution providers, best first: cpu, cuda, ..., plugin:LIBRARY.",
+    ),
+    "ep_strict": setting(
+        "--ep-strict", is_flag=True, help="A provider that cannot be used is an error, not a warning."
+    ),
+    "backend": setting(
         "--backend", callback=checked_backend, default="auto", show_default=True, help="auto, ort, or native."
     ),
-    click.option("--variant", help="Which of several graphs to take: q4, fp16, ..."),
-    click.option(
-        "--max-context", type=click.IntRange(1, 2**63 - 1), metavar="TOKENS", help="Bound on prompt and answer."
+    "variant": setting("--variant", help="Which of several graphs to take: q4, fp16, ..."),
+    "max_context": setting(
+        "--max-context", type=click.IntRange(1), metavar="TOKENS", help="Bound on prompt and answer."
     ),
-    click.option(
+    "vram_limit": setting(
         "--vram-limit", callback=checked_limit, default="auto", help="Memory on the device: auto, 8GiB, 0.9, bytes."
     ),
-    click.option(
+    "host_ram_limit": setting(
         "--host-ram-limit", callback=checked_limit, default="auto", help="Memory on the host, in the same words."
     ),
-    click.option("--disk-limit", callback=checked_limit, help="Disk for KV, in the same words; default: none."),
-    click.option(
+    "disk_limit": setting(
+        "--disk-limit", callback=checked_limit, help="Disk for KV, in the same words; default: none."
+    ),
+    "disk_folder": setting(
         "--disk-folder", type=click.Path(path_type=Path), help="Where KV lies on disk; default: a private one."
     ),
-    click.option(
+    "kv_dtype": setting(
         "--kv-dtype", type=click.Choice(KV_DTYPES), default="auto", show_default=True, help="Element type of KV."
     ),
-    click.option("--no-prefix-cache", is_flag=True, help="Do not keep KV for later prompts that begin alike."),
-    click.option(
+    "no_prefix_cache": setting(
+        "--no-prefix-cache", is_flag=True, help="Do not keep KV for later prompts that begin alike."
+    ),
+    "decoder": setting(
         "--decoder", type=click.Choice(DECODERS), default="auto", show_default=True, help="How the graph is run."
     ),
-    click.option("--threads", type=click.IntRange(1, 1024), help="Threads that compute; default: the physical cores."),
-    click.option("--offline", is_flag=True, help="Never use the network."),
-)
+    "threads": setting(
+        "--cpu-cores",
+        "--threads",
+        "threads",
+        type=click.IntRange(1, 1024),
+        metavar="N",
+        envvar="ONNX_GENAI_CPU_DECODE_THREADS",
+        help="Threads that compute; default: the physical cores that this process may use.",
+    ),
+    "offline": setting("--offline", is_flag=True, help="Never use the network."),
+}
 _SAMPLING_OPTIONS = (
     click.option("--max-new-tokens", type=click.IntRange(min=1), metavar="N", help="Default: fill the context."),
     click.option("--temperature", type=float, help="Above 0 samples; 0 is greedy."),
@@ -84,7 +129,12 @@ _SAMPLING_OPTIONS = (
 
 def model_options(command: Command) -> Command:
     """Adds the options of :class:`ModelOptions` to a command."""
-    return _with(_MODEL_OPTIONS, command)
+    return _with(tuple(_MODEL_OPTIONS.values()), command)
+
+
+def encoder_options(command: Command) -> Command:
+    """Adds those options of :func:`model_options` that an encoder has: it knows no KV and no context."""
+    return _with(tuple(_MODEL_OPTIONS[name] for name in ("ep", "ep_strict", "variant", "threads", "offline")), command)
 
 
 def sampling_options(command: Command) -> Command:
@@ -97,11 +147,20 @@ def take(kind: type[Options], values: Mapping[str, Any]) -> Options:
     return kind(**{field.name: values[field.name] for field in fields(kind)})
 
 
+def take_sampling(context: click.Context, values: Mapping[str, Any]) -> SamplingOptions:
+    """:func:`take`, where ``greedy`` and ``no_greedy`` give way to what a stronger source says about sampling."""
+    names = ("greedy", "no_greedy", "temperature", "top_p", "top_k", "min_p")
+    strongest = max((source_rank(context, name) for name in names if values[name] not in (None, False)), default=0)
+    weak = {name: False for name in ("greedy", "no_greedy") if source_rank(context, name) < strongest}
+    return take(SamplingOptions, {**values, **weak})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
     """How a model is found and loaded."""
 
     ep: str
+    ep_strict: bool
     backend: Backend
     variant: str | None
     max_context: int | None
@@ -119,16 +178,26 @@ class ModelOptions:
         if self.disk_folder is not None and self.disk_limit is None:
             raise click.UsageError("--disk-folder needs --disk-limit, which says how much may lie there")
 
-    def open(self, path: Path) -> LLM:
-        """Loads the model in ``path``."""
+    def open(self, path: Path, **more: Any) -> LLM:
+        """Loads the model in ``path``; ``more`` are further arguments of ``LLM``."""
         from onnx_genai.pipelines import LLM
 
-        return LLM(path, **self.arguments())
+        return LLM(path, **self.arguments(), **more)
 
     def arguments(self) -> dict[str, Any]:
-        """The keyword arguments of ``LLM`` and ``AsyncLLM`` that these options are."""
+        """The keyword arguments of ``LLM`` and ``AsyncLLM`` that these are; warns of more threads than cores."""
+        if self.threads is not None:
+            from onnx_genai.pipelines import system_facts  # takes time to import
+
+            cores = system_facts().cores
+            if self.threads > cores:
+                console.warn(
+                    f"--cpu-cores {self.threads} is more than the {cores} physical cores that this process may use; "
+                    "that is slower than leaving it out"
+                )
         return {
             "ep": self.ep,
+            "ep_strict": self.ep_strict,
             "backend": self.backend,
             "variant": self.variant,
             "vram_limit": self.vram_limit,
@@ -141,6 +210,11 @@ class ModelOptions:
             "max_context": self.max_context,
             "threads": self.threads,
         }
+
+    def encoder_arguments(self) -> dict[str, Any]:
+        """Those of ``Embedder`` and ``AsyncEmbedder``, which know no KV and no context."""
+        known = ("ep", "ep_strict", "variant", "threads")
+        return {name: value for name, value in self.arguments().items() if name in known}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,12 +72,14 @@ def fetch(
     cache_dir: Path | None = None,
     offline: bool = False,
 ) -> Path:
-    """Folder of the model, fetched if it is not here yet; what comes as GGUF is made into a package."""
+    """Folder of the model, fetched if it is not here yet; what comes as GGUF or checkpoint is made into a package."""
     with ProgressBar(f"fetching {name}") as bar:
 
         def convert(source: Path, out: Path) -> object:
-            from onnx_genai.convert import import_gguf
+            from onnx_genai.convert import import_encoder, import_gguf
 
+            if source.is_dir():
+                return import_encoder(source, out)
             return import_gguf(
                 source, out, progress=lambda _tensor, done, total: bar.update(done, total, f"importing {source.name}")
             )

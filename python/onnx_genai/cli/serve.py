@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnx_genai.cli import console
-from onnx_genai.cli.models import fetched_model
+from onnx_genai.cli.models import MODEL, fetched_model
 from onnx_genai.cli.options import ModelOptions, model_options, take
+from onnx_genai.cli.profile import ProfileOptions, profile_options
+from onnx_genai.cli.profile_serve import ServedProfiles
 from onnx_genai.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from onnx_genai.pipelines import AsyncLLM
-    from onnx_genai.server import Limits, ModelSpec, ServerConfig
+    from onnx_genai.pipelines import AsyncEmbedder, AsyncLLM, ModelKind
+    from onnx_genai.server import Limits, ModelSpec, ServerConfig, Tracing
 
 __all__ = ["serve"]
 
@@ -29,7 +31,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @click.command()
-@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@click.argument("models", type=MODEL, metavar="MODEL...", nargs=-1, required=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 takes a free one.")
 @click.option(
@@ -47,7 +49,10 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 @click.option("--max-open-requests", type=click.IntRange(1), default=256, show_default=True, help="Then 429.")
 @click.option("--max-output-tokens", type=click.IntRange(1), help="Bound on max_tokens; default: the context window.")
 @click.option("--max-body-bytes", type=click.IntRange(1), default=20 * 2**20, show_default=True, help="Then 413.")
-@click.option("--max-sessions", type=click.IntRange(1), default=256, show_default=True, help="Sessions to remember.")
+@click.option("--max-sessions", type=click.IntRange(1), default=256, show_default=True, help="Sessions for each key.")
+@click.option(
+    "--max-session-bytes", type=click.IntRange(1), default=64 * 2**20, show_default=True, help="Memory for them."
+)
 @click.option("--session-ttl", type=float, default=3600.0, show_default=True, help="Seconds; then one is forgotten.")
 @click.option("--request-timeout", type=float, default=600.0, show_default=True, help="Seconds for a request.")
 @click.option("--drain-timeout", type=float, default=30.0, show_default=True, help="Seconds to end what runs.")
@@ -57,8 +62,12 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--max-num-seqs", type=click.IntRange(1), default=64, show_default=True, help="Sequences that run at once."
 )
+@click.option("--no-page", is_flag=True, help="Show no chat page at /.")
+@click.option("--otlp-endpoint", metavar="URL", help="Send a span of each request to this OpenTelemetry collector.")
+@click.option("--otel", is_flag=True, help="The same, to where the environment variables of OpenTelemetry say.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
 @click.option("--log-format", type=click.Choice(("text", "json")), default="text", show_default=True)
+@profile_options
 @model_options
 def serve(models: tuple[str, ...], **values: Any) -> None:
     """Serve MODELs over HTTP, with OpenAI's interface.
@@ -72,7 +81,11 @@ def serve(models: tuple[str, ...], **values: Any) -> None:
     _prepare_log(values["log_level"], as_json=values["log_format"] == "json")
     keys = f"{len(config.api_keys)} API keys" if config.api_keys else "no API key"
     console.note(f"starting {', '.join(spec.name for spec in specs)} on http://{config.host}:{config.port}/v1, {keys}")
-    run(specs, config)
+    profiles = ServedProfiles(ProfileOptions.take(values))
+    try:
+        run([profiles.recorded(spec) for spec in specs], config)
+    finally:
+        profiles.write()
 
 
 def _config(values: dict[str, Any]) -> ServerConfig:
@@ -83,6 +96,7 @@ def _config(values: dict[str, Any]) -> ServerConfig:
         max_output_tokens=values["max_output_tokens"],
         max_open_requests=values["max_open_requests"],
         max_sessions=values["max_sessions"],
+        max_session_bytes=values["max_session_bytes"],
         session_ttl=values["session_ttl"],
         request_timeout=values["request_timeout"],
     )
@@ -98,7 +112,18 @@ def _config(values: dict[str, Any]) -> ServerConfig:
         drain_timeout=values["drain_timeout"],
         model_ttl=values["model_ttl"],
         max_loaded_models=values["max_loaded_models"],
+        tracing=_tracing(values),
+        page=not values["no_page"],
     )
+
+
+def _tracing(values: dict[str, Any]) -> Tracing | None:
+    endpoint: str | None = values["otlp_endpoint"]
+    if endpoint is None and not values["otel"]:
+        return None
+    from onnx_genai.server import Tracing
+
+    return Tracing.to_collector(endpoint)
 
 
 def _api_keys(file: Path | None) -> tuple[str, ...]:
@@ -118,6 +143,7 @@ def _api_keys(file: Path | None) -> tuple[str, ...]:
 
 
 def _specs(models: tuple[str, ...], values: dict[str, Any], loading: ModelOptions) -> list[ModelSpec]:
+    from onnx_genai.pipelines import model_kind
     from onnx_genai.server import ModelSpec
 
     aliases: dict[str, list[str]] = {}
@@ -130,8 +156,9 @@ def _specs(models: tuple[str, ...], values: dict[str, Any], loading: ModelOption
     for each in models:
         name, path = _named(each, loading)
         own = tuple(aliases.pop(name, ()))
-        load = _loader(path, loading, max_num_seqs=values["max_num_seqs"])
-        specs.append(ModelSpec(name=name, load=load, aliases=own, eager=not values["lazy"]))
+        kind = model_kind(path, variant=loading.variant)
+        load = _loader(path, kind, loading, max_num_seqs=values["max_num_seqs"])
+        specs.append(ModelSpec(name=name, load=load, aliases=own, eager=not values["lazy"], kind=kind))
     if aliases:
         raise click.UsageError(f"--alias names {', '.join(aliases)}; the models are {', '.join(s.name for s in specs)}")
     return specs
@@ -150,10 +177,14 @@ def _named(given: str, loading: ModelOptions) -> tuple[str, Path]:
     return name, path
 
 
-def _loader(path: Path, loading: ModelOptions, *, max_num_seqs: int) -> Callable[[], AsyncLLM]:
-    def load() -> AsyncLLM:
-        from onnx_genai.pipelines import AsyncLLM
+def _loader(
+    path: Path, kind: ModelKind, loading: ModelOptions, *, max_num_seqs: int
+) -> Callable[[], AsyncLLM | AsyncEmbedder]:
+    def load() -> AsyncLLM | AsyncEmbedder:
+        from onnx_genai.pipelines import AsyncEmbedder, AsyncLLM
 
+        if kind != "text":
+            return AsyncEmbedder(path, **loading.encoder_arguments())
         return AsyncLLM(path, **loading.arguments(), max_num_seqs=max_num_seqs)
 
     return load
@@ -187,3 +218,5 @@ def _prepare_log(level: str, *, as_json: bool) -> None:
     foreign.handlers[:] = [handler]
     foreign.setLevel(logging.WARNING)
     foreign.propagate = False
+    # It warns of each write to a connection that a client has reset, which any client may do as often as it likes.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnx_genai.cli import console
-from onnx_genai.cli.models import local_model
+from onnx_genai.cli.models import MODEL, local_model
 from onnx_genai.cli.options import checked_backend
+from onnx_genai.cli.show_config import config_facts, config_lines
+from onnx_genai.cli.show_encoder import encoder_lines
 
 if TYPE_CHECKING:
     from onnx_genai.package import GenerationDefaults, ModelPackage
@@ -19,25 +21,63 @@ if TYPE_CHECKING:
 
 __all__ = ["show"]
 
+ADDED_PREFIX = "genai."
+"""Of the names of ports that are not in the package's file."""
+
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=MODEL, required=False)
 @click.option("--variant", help="Which of several graphs to look at.")
 @click.option("--backend", callback=checked_backend, default="auto", show_default=True, help="auto, ort, or native.")
+@click.option("--config", "show_config", is_flag=True, help="Print the value of each option, and where it comes from.")
+@click.option("--command", default="generate", show_default=True, metavar="NAME", help="Whose options, for --config.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def show(model: str, variant: str | None, backend: Backend, as_json: bool) -> None:
+@click.pass_context
+def show(
+    context: click.Context,
+    model: str | None,
+    variant: str | None,
+    backend: Backend,
+    show_config: bool,
+    command: str,
+    as_json: bool,
+) -> None:
     """Print what MODEL is: files, inputs and outputs, decoder, kernels, limits, defaults, and what is odd about it.
 
     No weights are loaded and nothing is fetched.
-    """
-    from onnx_genai.pipelines import inspect
 
-    package, graph = inspect(local_model(model), variant=variant, backend=backend)
-    facts = _facts(package, graph)
+    With --config it prints what `generate`, or another command, would be run with: the command line comes before the
+    environment, then the config file, the package of MODEL, and the default.
+    """
+    if model is None and not show_config:
+        raise click.UsageError("Missing argument 'MODEL'.")
+    from onnx_genai.pipelines import inspect, inspect_encoder, model_kind
+
+    path = None if model is None else local_model(model)
+    if path is not None and not show_config and model_kind(path, variant=variant) != "text":
+        encoder = inspect_encoder(path, variant=variant)
+        text = "".join(f"{line}\n" for line in encoder_lines(encoder))
+        console.write(json.dumps(encoder, ensure_ascii=False, indent=2) + "\n" if as_json else text)
+        return
+    package, graph = (None, {}) if path is None else inspect(path, variant=variant, backend=backend)
+    if show_config or package is None:
+        facts = config_facts(_command(context, command), context.find_root(), context.obj["config"], package)
+        lines = config_lines(facts)
+    else:
+        facts = _facts(package, graph)
+        lines = _lines(facts)
     if as_json:
         console.write(json.dumps(facts, ensure_ascii=False, indent=2) + "\n")
     else:
-        console.write("".join(f"{line}\n" for line in _lines(facts)))
+        console.write("".join(f"{line}\n" for line in lines))
+
+
+def _command(context: click.Context, name: str) -> click.Command:
+    group = context.find_root().command
+    found = group.get_command(context, name) if isinstance(group, click.Group) else None
+    if found is None:
+        raise click.UsageError(f"--command is {name!r}, which is no command; onnx-genai help lists them")
+    return found
 
 
 def _facts(package: ModelPackage, graph: dict[str, Any]) -> dict[str, Any]:
@@ -109,9 +149,7 @@ def _lines(facts: dict[str, Any]) -> Iterable[str]:
     yield from _products(facts["products"])
     for kernel, counts in sorted(facts["operators"].items()):
         yield f"operators of {kernel}: {', '.join(f'{name} {count}' for name, count in counts.items())}"
-    yield "inputs and outputs:"
-    for role, port in facts["ports"].items():
-        yield f"  {role}: {port}"
+    yield from _ports(facts["ports"])
     yield f"kv cache: {_kv(facts['kv'])}"
     if facts["max_batch"]:
         yield f"largest batch: {facts['max_batch']}"
@@ -129,8 +167,19 @@ def _lines(facts: dict[str, Any]) -> Iterable[str]:
         yield f"warning: {warning}"
 
 
+def _ports(ports: dict[str, str]) -> Iterable[str]:
+    """A table: what a port is for, its name and type, and whether it is in the file or was put there for paging."""
+    yield "inputs and outputs:"
+    rows = [(role, *port.partition(" (")[::2]) for role, port in ports.items()]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    for role, name, kind in rows:
+        added = "  added for paged KV" if name.startswith(ADDED_PREFIX) else ""
+        yield f"  {role + ':':<{widths[0] + 1}} {name:<{widths[1]}}  {kind.removesuffix(')')}{added}".rstrip()
+
+
 def _coverage(coverage: dict[str, Any]) -> Iterable[str]:
-    yield f"attention nodes as PagedAttention: {coverage['replaced']} of {coverage['attention_nodes']}"
+    replaced, nodes = coverage["replaced"], coverage["attention_nodes"]
+    yield f"attention nodes as PagedAttention: {replaced} of {nodes}"
     for problem in coverage["problems"]:
         yield f"  not paged: {problem}"
     more = coverage["num_problems"] - len(coverage["problems"])

@@ -1,4 +1,4 @@
-"""The line of numbers after an answer. What was not measured is left out."""
+"""The numbers after an answer, in one line or as a block of two. What was not measured is left out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Stats", "compact_line", "resident_bytes"]
+__all__ = ["Stats", "block_lines", "compact_line", "count_text", "finish_word", "resident_bytes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,33 @@ class Stats:
     last_token: float | None
     budget_cap: tuple[int, int] | None = None
     resident: int | None = None
+    finished: float | None = None
+    finish: str | None = None
+    """As :func:`finish_word` has it."""
+    pages: tuple[int, int] | None = None
+    """Blocks of KV that this request added to the hot tier, and blocks that left it."""
+
+    @property
+    def decode_rate(self) -> float | None:
+        """Tokens a second; None below two tokens.
+
+        The first token belongs to the prefill, so the rate is over the gaps between tokens.
+        """
+        if self.first_token is None or self.last_token is None:
+            return None
+        gaps, seconds = self.completion_tokens - 1, self.last_token - self.first_token
+        return gaps / seconds if gaps >= 1 and seconds > 0 else None
+
+    @property
+    def whole_rate(self) -> float | None:
+        """Tokens a second from the start of the request to its end."""
+        if self.finished is None or not self.completion_tokens or self.finished <= self.started:
+            return None
+        return self.completion_tokens / (self.finished - self.started)
+
+    @property
+    def first_token_ms(self) -> float | None:
+        return None if self.first_token is None else 1000 * (self.first_token - self.started)
 
 
 def compact_line(stats: Stats) -> str:
@@ -33,24 +60,93 @@ def compact_line(stats: Stats) -> str:
         parts.append(f"{stats.completion_tokens} out")
     if stats.cached_tokens is not None and stats.prompt_tokens:
         share = 100 * stats.cached_tokens / stats.prompt_tokens
-        parts.append(f"cache {_count(stats.cached_tokens)}/{_count(stats.prompt_tokens)} ({share:.0f}%)")
+        parts.append(f"cache {count_text(stats.cached_tokens)}/{count_text(stats.prompt_tokens)} ({share:.0f}%)")
     if stats.context_limit:
         used = stats.prompt_tokens + stats.completion_tokens
-        parts.append(f"ctx {_count(used)} / {_count(stats.context_limit)}")
+        parts.append(f"ctx {count_text(used)} / {count_text(stats.context_limit)}")
     if stats.budget_cap is not None:
         asked, granted = stats.budget_cap
         parts.append(f"max-new capped {asked} -> {granted}")
     if stats.backend:
         parts.append(f"backend {stats.backend}")
-    if stats.first_token is not None and stats.last_token is not None:
-        # The first token belongs to the prefill, so the rate is over the gaps between tokens.
-        gaps, seconds = stats.completion_tokens - 1, stats.last_token - stats.first_token
-        if gaps >= 1 and seconds > 0:
-            parts.append(f"{gaps / seconds:.1f} tok/s")
-        parts.append(f"ttft {1000 * (stats.first_token - stats.started):.0f} ms")
+    if stats.decode_rate is not None:
+        parts.append(f"{stats.decode_rate:.1f} tok/s")
+    if stats.first_token_ms is not None:
+        parts.append(f"ttft {stats.first_token_ms:.0f} ms")
+    if stats.pages is not None and any(stats.pages):
+        parts.append(f"pages +{stats.pages[0]} / -{stats.pages[1]}")
     if stats.resident is not None:
         parts.append(f"rss {_size(stats.resident)}")
     return f"[ {' · '.join(parts)} ]"
+
+
+def block_lines(stats: Stats, width: int) -> list[str]:
+    """Two lines, cut at parts if they are wider than ``width``: performance and end; cache, context and memory."""
+    rows = [row for row in (_performance(stats), _memory(stats)) if row]
+    if not rows:
+        return ["[ no measurements for this turn ]"]
+    lines = [line for row in rows for line in _filled(row, width - 4)]
+    body = [f"{'[' if number == 0 else ' '} {line}" for number, line in enumerate(lines)]
+    return [*body[:-1], f"{body[-1]} ]"]
+
+
+def finish_word(reason: str | None, stop_reason: str | int | None, *, asked_length: bool) -> str | None:
+    """How an answer ended, in a word.
+
+    Args:
+        reason: The finish reason; ``interrupt`` stays as it is.
+        stop_reason: The stop string or id that ended it.
+        asked_length: The caller bounded the number of new tokens.
+    """
+    if reason == "stop":
+        return "eos" if stop_reason is None else "stop-seq" if isinstance(stop_reason, str) else "stop"
+    if reason == "length" and asked_length:
+        return "max"
+    return reason
+
+
+def _performance(stats: Stats) -> list[str]:
+    parts = [f"{stats.prompt_tokens} in"] if stats.prompt_tokens else []
+    if stats.completion_tokens:
+        parts.append(f"{stats.completion_tokens} out")
+    if parts and stats.backend:
+        parts.append(f"backend {stats.backend}")
+    if stats.decode_rate is not None:
+        parts.append(f"{stats.decode_rate:.1f} tok/s")
+    if stats.whole_rate is not None:
+        parts.append(f"e2e {stats.whole_rate:.1f} tok/s")
+    if stats.first_token_ms is not None:
+        parts.append(f"ttft {stats.first_token_ms:.0f} ms")
+    if stats.finish is not None:
+        parts.append(f"finish {stats.finish}")
+    if stats.budget_cap is not None:
+        parts.append(f"cap {stats.budget_cap[0]}->{stats.budget_cap[1]}")
+    return parts
+
+
+def _memory(stats: Stats) -> list[str]:
+    parts = []
+    if stats.cached_tokens is not None and stats.prompt_tokens:
+        share = 100 * stats.cached_tokens / stats.prompt_tokens
+        parts.append(f"cache {count_text(stats.cached_tokens)}/{count_text(stats.prompt_tokens)} {share:.0f}%")
+    used = stats.prompt_tokens + stats.completion_tokens
+    if stats.context_limit and used:
+        parts.append(f"ctx {count_text(used)}/{count_text(stats.context_limit)}")
+    if stats.pages is not None and any(stats.pages):
+        parts.append(f"pg +{stats.pages[0]}/-{stats.pages[1]}")
+    if stats.resident is not None:
+        parts.append(f"rss {_size(stats.resident)}")
+    return parts
+
+
+def _filled(parts: list[str], width: int) -> list[str]:
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + 3 + len(part) <= width:
+            lines[-1] += f" · {part}"
+        else:
+            lines.append(part)
+    return lines
 
 
 def resident_bytes() -> int | None:
@@ -63,7 +159,8 @@ def resident_bytes() -> int | None:
         return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _count(number: int) -> str:
+def count_text(number: int) -> str:
+    """``999``, ``1.2k``."""
     return f"{number / 1000:.1f}k" if number >= 1000 else str(number)
 
 

@@ -50,7 +50,7 @@ def version(as_json: bool) -> None:
         f"execution providers: {', '.join(facts['execution_providers'])}\n"
         f"ONNX Runtime {library.version} (API {library.api_version}): {library.path}\n"
         f"  chosen because: {library.reason}\n"
-        "hint: choose a provider with --ep NAME or ONNX_GENAI_GENERATE_EP\n"
+        "hint: choose a provider with --ep NAME or ONNX_GENAI_EP\n"
     )
 
 

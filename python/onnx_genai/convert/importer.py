@@ -22,7 +22,7 @@ from onnx_genai.convert.tokenizer import read_vocabulary
 from onnx_genai.convert.weights import MIN_BLOCK, Progress, TensorReport, WeightStore
 from onnx_genai.errors import InvalidArgumentError, PackageError, ResourceExhaustedError, UnsupportedError
 
-__all__ = ["DTYPES", "ImportReport", "import_gguf"]
+__all__ = ["DTYPES", "ImportReport", "check_out", "import_gguf", "new_folder"]
 
 DTYPES = ("auto", "fp32", "fp16", "int4", "int8")
 ACCURACY_LEVELS = (0, 1, 4)
@@ -116,8 +116,8 @@ def import_gguf(
     with GgufFile(source) as file:
         spec = read_model_spec(file, max_context)
         vocabulary = read_vocabulary(file, spec.vocab)
-        _check_out(out, overwrite)
-        with _new_folder(out, overwrite) as folder:
+        check_out(out, overwrite)
+        with new_folder(out, overwrite) as folder:
             with WeightStore(file, folder, dtype=wanted, block=block_size, progress=progress) as store:
                 model = build_model(spec, store, accuracy_level)
                 _check_all_used(file, spec, store.reports)
@@ -159,7 +159,8 @@ def _check_arguments(bits: int | None, dtype: str | None, block_size: int, accur
     return wanted
 
 
-def _check_out(out: Path, overwrite: bool) -> None:
+def check_out(out: Path, overwrite: bool) -> None:
+    """Raises InvalidArgumentError unless a folder can be made at ``out``."""
     if not out.exists():
         return
     if not out.is_dir():
@@ -169,7 +170,7 @@ def _check_out(out: Path, overwrite: bool) -> None:
 
 
 @contextmanager
-def _new_folder(out: Path, overwrite: bool) -> Iterator[Path]:
+def new_folder(out: Path, overwrite: bool) -> Iterator[Path]:
     """A folder beside ``out`` that takes its place when the block ends well and is removed when it does not."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

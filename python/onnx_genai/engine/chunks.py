@@ -8,7 +8,7 @@ from typing import Literal, Protocol, cast
 
 from onnx_genai import _core
 from onnx_genai.errors import AbortedError
-from onnx_genai.types import Choice, Chunk, FinishReason, Result, SamplingParams, TokenLogprob, Usage
+from onnx_genai.types import Choice, Chunk, FinishReason, RequestTimes, Result, SamplingParams, TokenLogprob, Usage
 
 __all__ = ["TokenTable", "join_chunks", "to_chunk"]
 
@@ -36,7 +36,13 @@ def to_chunk(event: _core.Event, params: SamplingParams, table: TokenTable) -> C
     usage = None
     if event.last:
         prompt, completion, cached = event.usage
-        usage = Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
+        times = event.times
+        usage = Usage(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            cached_tokens=cached,
+            times=None if times is None else RequestTimes(queued=times[0], prefill=times[1]),
+        )
     return Chunk(
         index=event.choice,
         text=event.text,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
+import logging
 import threading
 import time
 import weakref
@@ -22,11 +24,22 @@ from onnx_genai.engine.generation import Generation
 from onnx_genai.engine.grammars import GrammarCompiler, GrammarSource
 from onnx_genai.engine.identity import FileStamp, KvIdentity, file_stamps, kv_identity
 from onnx_genai.engine.memory import KvMemory, plan_memory
+from onnx_genai.engine.memory_use import MemoryUse, measure_memory
 from onnx_genai.engine.options import EngineOptions
 from onnx_genai.engine.params import RequestOptions, to_core_params
+from onnx_genai.engine.profile import Verbosity, check_verbosity
+from onnx_genai.engine.providers import ChosenProviders, choose_providers, reason, warn
+from onnx_genai.engine.recording import MAX_EVENTS, Recording
 from onnx_genai.engine.runtime import OrtLibrary, find_ort_library
 from onnx_genai.engine.spec import to_core_spec
-from onnx_genai.errors import AbortedError, InvalidArgumentError, NotFoundError, PackageError
+from onnx_genai.errors import (
+    AbortedError,
+    BackendError,
+    InvalidArgumentError,
+    NotFoundError,
+    PackageError,
+    UnsupportedError,
+)
 from onnx_genai.package import ModelPackage
 from onnx_genai.types import SamplingParams
 
@@ -45,6 +58,8 @@ _KV_BYTES = {
 
 _GRACE_SECONDS = 0.05
 """At the end of the interpreter, for threads that come back from a wait: later they could not take the GIL."""
+
+_log = logging.getLogger("onnx_genai")
 
 _open_cores: weakref.WeakSet[_core.Engine] = weakref.WeakSet()
 """Not of ModelEngines: a running stream keeps the core of one that was dropped."""
@@ -77,6 +92,9 @@ class ModelEngine:
         self._tokenize = tokenize
         self._compiler: GrammarCompiler | None = None  # guarded by _compiler_lock
         self._compiler_lock = threading.Lock()
+        self._recording: weakref.ref[Recording] | None = None  # who stops it owns it
+        self._is_starting_recording = False  # guarded by _recording_lock, which is held for this alone
+        self._recording_lock = threading.Lock()
         self._contract = contract
         self._reader = EventReader(core)
         self.package = package
@@ -112,12 +130,6 @@ class ModelEngine:
             package, decoder=options.decoder, kv_dtype=options.kv_dtype, backend=options.graph_backend
         )
         stamps = file_stamps(contract)
-        memory = plan_memory(
-            options,
-            block_bytes=_kv_bytes_per_token(contract) * contract.block_size,
-            context_bytes=_kv_bytes_per_token(contract) * contract.context_limit,
-            available_bytes=_core.available_host_memory_bytes(),
-        )
         core_table = _core.TokenTable(
             byte_fallback=table.decoding == "byte_fallback",
             strip_first_space=table.strip_first_space,
@@ -125,12 +137,18 @@ class ModelEngine:
             kinds=table.kinds,
             first=table.first,
         )
-        core = _core.Engine(
-            to_core_spec(contract),
-            _runner_options(package, options, library, memory),
-            _engine_options(package, options, contract, memory),
-            core_table,
-        )
+        providers = choose_providers(options.providers, library, strict=options.ep_strict)
+        for text in providers.warnings:
+            warn(text)
+        try:
+            core = _open_core(package, options, contract, library, providers, core_table)
+        except (BackendError, UnsupportedError) as error:
+            if options.ep_strict or not providers.providers:
+                raise
+            warn(f"execution provider {providers.effective} cannot load this model: {reason(error)}; running on cpu")
+            providers = ChosenProviders(providers=())
+            core = _open_core(package, options, contract, library, providers, core_table)
+        _log.info("%s: execution provider %s", contract.model_path.parent.name, providers.effective)
         return cls(core, package, table, library, contract, core_table, tokenize, stamps)
 
     @property
@@ -163,6 +181,36 @@ class ModelEngine:
         """Totals since the model was loaded, and gauges; names as in ``cpp/genai/engine/metrics.h``."""
         return self._core.metrics()
 
+    def start_profile(self, verbosity: Verbosity = "full", *, max_events: int = MAX_EVENTS) -> Recording:
+        """Starts to record what the engine does. At any moment; it waits for the step that runs.
+
+        Args:
+            verbosity: ``decisions`` (steps, requests, KV), ``ops`` (and operators of a part of the runs, for which
+                ONNX Runtime 1.25 is needed) or ``full`` (and each token).
+            max_events: That are kept, of 48 bytes; then the oldest go, some thousand at a time.
+
+        Raises:
+            InvalidArgumentError: Another recording runs; one at a time. Or: called from a logits processor.
+            AbortedError: The model is closed.
+        """
+        check_verbosity(verbosity)
+        with self._recording_lock:
+            running = None if self._recording is None else self._recording()
+            if self._is_starting_recording or (running is not None and running.is_running):
+                raise InvalidArgumentError("a profile of this model is recorded already; stop that one first")
+            self._is_starting_recording = True
+        try:
+            files = (self._contract.model_path, *self._contract.external_files)
+            recording = Recording(self._core, verbosity=verbosity, model_files=files, max_events=max_events)
+            self._recording = weakref.ref(recording)
+            return recording
+        finally:
+            self._is_starting_recording = False
+
+    def memory(self) -> MemoryUse:
+        """What the process and the engine hold now; reads the process's map of memory, about a millisecond."""
+        return measure_memory(self._core, (self._contract.model_path, *self._contract.external_files))
+
     @property
     def vocab_size(self) -> int:
         """Ids that the model knows; 0 if nothing says so."""
@@ -173,8 +221,8 @@ class ModelEngine:
 
         Raises:
             InvalidArgumentError: Empty prompt, ids out of range, parameters that do not fit the vocabulary.
-            ContextOverflowError: The prompt leaves no room for an answer.
-            ResourceExhaustedError: Queue or memory budget.
+            ContextOverflowError: The prompt leaves no room for an answer in the context window or the memory for KV.
+            QueueFullError: ``max_queue`` requests are open.
             AbortedError: The model is closed, or the process was forked.
         """
         request = self._prepared(prompt, params, options, _core.Delivery.own)()
@@ -340,15 +388,25 @@ def _engine_options(
     return core
 
 
-def _runner_options(
-    package: ModelPackage, options: EngineOptions, library: OrtLibrary, memory: KvMemory
-) -> _core.RunnerOptions:
-    providers = [] if options.on_cpu else [(options.ep, list(options.ep_options.items()))]
-    return _core.RunnerOptions(
+def _open_core(
+    package: ModelPackage,
+    options: EngineOptions,
+    contract: graph.GraphContract,
+    library: OrtLibrary,
+    providers: ChosenProviders,
+    table: _core.TokenTable,
+) -> _core.Engine:
+    memory = plan_memory(
+        options if providers.providers else dataclasses.replace(options, ep="cpu", ep_options={}),
+        block_bytes=_kv_bytes_per_token(contract) * contract.block_size,
+        context_bytes=_kv_bytes_per_token(contract) * contract.context_limit,
+        available_bytes=_core.available_host_memory_bytes(),
+    )
+    runner = _core.RunnerOptions(
         ort_library=str(library.path),
         intra_op_threads=options.threads or package.session_options.intra_op_num_threads or 0,
         spinning=True,
-        providers=providers,
+        providers=[provider.to_core() for provider in providers.providers],
         session_config=list(package.session_options.config_entries.items()),
         kv=_core.KvMemory(
             hot_bytes=memory.hot_bytes,
@@ -357,6 +415,7 @@ def _runner_options(
             cold_folder="" if memory.cold_folder is None else str(memory.cold_folder),
         ),
     )
+    return _core.Engine(to_core_spec(contract), runner, _engine_options(package, options, contract, memory), table)
 
 
 @atexit.register

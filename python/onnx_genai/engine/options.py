@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 from onnx_genai.engine.limits import parse_memory_limit
+from onnx_genai.engine.providers import Provider, parse_providers
 from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.types import Backend, Decoder, KvDtype, MemorySize
 
@@ -25,8 +26,11 @@ class EngineOptions:
     """How a model is loaded and scheduled."""
 
     ep: str = "cpu"
-    """Execution provider: ``cpu``, or the name of one that the installed ONNX Runtime has."""
+    """Execution providers, best first; grammar: ``engine.providers``."""
     ep_options: Mapping[str, str] = field(default_factory=dict)
+    """Of the first provider."""
+    ep_strict: bool = True
+    """A provider that cannot be used is an error; False warns and goes on without it."""
     backend: Backend = "auto"
     """Whose kernels compute quantized matrix products: ``native`` ours, or an error if there are none that they can;
     ``ort`` those of ONNX Runtime; ``auto`` what ``ONNX_GENAI_BACKEND`` says, else ours where they are faster."""
@@ -66,6 +70,8 @@ class EngineOptions:
         _check_name("kv_dtype", self.kv_dtype, get_args(KvDtype))
         if not isinstance(self.prefix_cache, bool):
             raise InvalidArgumentError(f"prefix_cache is {self.prefix_cache!r}; allowed: True or False")
+        if not isinstance(self.ep_strict, bool):
+            raise InvalidArgumentError(f"ep_strict is {self.ep_strict!r}; allowed: True or False")
         for name in ("max_num_batched_tokens", "max_prefill_tokens_while_decoding", "max_queue"):
             _check_positive(name, getattr(self, name))
         _check_positive("max_num_seqs", self.max_num_seqs, high=MAX_NUM_SEQS)
@@ -81,7 +87,12 @@ class EngineOptions:
     @property
     def on_cpu(self) -> bool:
         """KV lies in host memory."""
-        return self.ep == "cpu"
+        return all(provider.on_cpu for provider in self.providers)
+
+    @property
+    def providers(self) -> tuple[Provider, ...]:
+        """What ``ep`` lists, without ``cpu``."""
+        return parse_providers(self.ep, self.ep_options)
 
     @property
     def graph_backend(self) -> Backend:
@@ -107,8 +118,7 @@ class EngineOptions:
         for key, value in self.ep_options.items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise InvalidArgumentError(f"ep_options has {key!r}: {value!r}; allowed: a text for each text")
-        if self.on_cpu and self.ep_options:
-            raise InvalidArgumentError(f"ep_options is {dict(self.ep_options)}; the provider cpu takes none")
+        parse_providers(self.ep, self.ep_options)
 
     def _check_disk(self) -> None:
         if self.disk_limit is not None:

@@ -261,8 +261,8 @@ def _no_logits(index: GraphIndex, fits: list[str], path: Path) -> Exception:
     encoder = next((name for name in _ENCODER_OUTPUTS if name in index.outputs), None)
     if encoder is not None:
         return UnsupportedError(
-            f"{path}: has the output {encoder} and no logits: an encoder or embedding model; this version runs "
-            "single-graph text decoders only."
+            f"{path}: has the output {encoder} and no logits: it is an embedding model, which generates no text; use "
+            "onnx_genai.Embedder, or onnx-genai embed"
         )
     why = f"{len(fits)} outputs could be them ({', '.join(fits)})" if fits else "no output of the shape [b, s, vocab]"
     return PackageError(

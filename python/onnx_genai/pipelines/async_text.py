@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast, overload
 
-from onnx_genai.engine import AsyncGeneration, RequestOptions
+from onnx_genai.engine import AsyncGeneration, Profile, RequestOptions, Verbosity
 from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.grammar import GrammarSpec
 from onnx_genai.pipelines.async_session import AsyncSession
 from onnx_genai.pipelines.chat import ChatReader, ChatRequest, PreparedChat, ToolChoice, listed_tools
+from onnx_genai.pipelines.profile_run import ProfileRun, ended
 from onnx_genai.pipelines.text_model import (
     ChatMessage,
     Prompt,
@@ -190,6 +192,25 @@ class AsyncLLM(TextModel):
         session = AsyncSession(self, cache_salt=cache_salt)
         await asyncio.to_thread(session.restore, path, allow_recompute=allow_recompute)
         return session
+
+    async def start_profile(self, path: str | Path | None = None, verbosity: Verbosity = "full") -> None:
+        """As :meth:`LLM.start_profile <onnx_genai.LLM.start_profile>`."""
+        self._profile_run = await asyncio.to_thread(ProfileRun, self._engine, path, verbosity)
+
+    async def stop_profile(self) -> Profile:
+        """As :meth:`LLM.stop_profile <onnx_genai.LLM.stop_profile>`."""
+        return await asyncio.to_thread(ended, self._profile_run)
+
+    @contextlib.asynccontextmanager
+    async def profile(
+        self, path: str | Path | None = None, verbosity: Verbosity = "full"
+    ) -> AsyncGenerator[ProfileRun, None]:
+        """As :meth:`LLM.profile <onnx_genai.LLM.profile>`, for ``async with``."""
+        run = await asyncio.to_thread(ProfileRun, self._engine, path, verbosity)
+        try:
+            yield run
+        finally:
+            await asyncio.to_thread(run.stop)
 
     async def close(self) -> None:
         """Aborts what runs and frees the model; a second call does nothing."""

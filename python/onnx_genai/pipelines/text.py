@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast, overload
 
-from onnx_genai.engine import Generation, RequestOptions
+from onnx_genai.engine import Generation, Profile, RequestOptions, Verbosity
+from onnx_genai.errors import QueueFullError
 from onnx_genai.grammar import GrammarSpec
 from onnx_genai.pipelines.chat import ChatRequest, ToolChoice, listed_tools
+from onnx_genai.pipelines.profile_run import ProfileRun, ended
 from onnx_genai.pipelines.session import Session
 from onnx_genai.pipelines.text_model import (
     ChatMessage,
@@ -93,7 +97,7 @@ class LLM(TextModel):
 
         Raises:
             InvalidArgumentError, ContextOverflowError: A prompt or parameter is refused. Nothing was generated.
-            ResourceExhaustedError: The queue is full.
+            QueueFullError: ``max_queue`` requests of others are open; a list itself may be longer.
             DeadlineError: The time ran out.
             GenAIError: A request failed; the others of the list are dropped.
         """
@@ -103,11 +107,22 @@ class LLM(TextModel):
             return _result(generation, ids)
         many = cast("Sequence[Prompt]", prompts)
         each = params_for(many, params)
-        started: list[tuple[Generation, tuple[int, ...]]] = []
+        started: deque[tuple[Generation, tuple[int, ...]]] = deque()
+        results: list[Result] = []
         try:
             for prompt, own in zip(many, each, strict=True):
-                started.append(self._submit(prompt, own, options, suffix))
-            return [_result(generation, ids) for generation, ids in started]
+                # A list may be longer than the queue: the rest waits here until its first answers are done.
+                while True:
+                    try:
+                        started.append(self._submit(prompt, own, options, suffix))
+                        break
+                    except QueueFullError:
+                        if not started:
+                            raise
+                        results.append(_result(*started[0]))
+                        started.popleft()
+            results.extend(_result(generation, ids) for generation, ids in started)
+            return results
         finally:
             for generation, _ in started:
                 generation.close()
@@ -242,6 +257,44 @@ class LLM(TextModel):
         session = Session(self, cache_salt=cache_salt)
         session.restore(path, allow_recompute=allow_recompute)
         return session
+
+    def start_profile(self, path: str | Path | None = None, verbosity: Verbosity = "full") -> None:
+        """Starts to record what the model does; may be called while requests run.
+
+        Args:
+            path: Where :meth:`stop_profile` writes the timeline; None writes none.
+            verbosity: ``decisions`` records steps, requests and KV, ``ops`` also operators of a part of the runs,
+                ``full`` also each token.
+
+        Raises:
+            InvalidArgumentError: A profile is recorded already, the verbosity is not known, or the path cannot be a
+                file.
+            AbortedError: The model is closed.
+        """
+        self._profile_run = ProfileRun(self._engine, path, verbosity)
+
+    def stop_profile(self) -> Profile:
+        """Ends the recording, writes the timeline if a path was given, and returns the figures.
+
+        Raises:
+            InvalidArgumentError: None was started.
+        """
+        return ended(self._profile_run)
+
+    @contextlib.contextmanager
+    def profile(self, path: str | Path | None = None, verbosity: Verbosity = "full") -> Iterator[ProfileRun]:
+        """:meth:`start_profile` and :meth:`stop_profile` around a block; the figures are ``run.result``.
+
+        Example:
+            >>> with llm.profile("trace.json") as run:  # doctest: +SKIP
+            ...     llm.generate("The sky is")
+            >>> run.result.time_to_first_token.p50  # doctest: +SKIP
+        """
+        run = ProfileRun(self._engine, path, verbosity)
+        try:
+            yield run
+        finally:
+            run.stop()
 
     def close(self) -> None:
         """Aborts what runs and frees the model; a second call does nothing."""

@@ -14,12 +14,23 @@ from onnx_genai import package
 from onnx_genai.engine import EngineOptions, ModelEngine, PromptIds, describe_graph
 from onnx_genai.errors import InternalError, InvalidArgumentError, NotFoundError, UnsupportedError
 from onnx_genai.pipelines.chat import ChatAbilities, ChatRequest, PreparedChat, tools_as_text
-from onnx_genai.template import ChatTemplate
+from onnx_genai.pipelines.profile_run import ProfileRun
+from onnx_genai.template import ChatTemplate, GuardedPrompt
 from onnx_genai.tokenizer import Tokenizer, TokenTableData, find_fim_marks
 from onnx_genai.tokenizer.fim import STOPS as FIM_STOPS
 from onnx_genai.types import Backend, Decoder, KvDtype, MemorySize, SamplingParams
 
-__all__ = ["ChatMessage", "Prompt", "TextModel", "inspect", "is_single", "params_for", "plain_ids", "single_params"]
+__all__ = [
+    "ChatMessage",
+    "Prompt",
+    "TextModel",
+    "inspect",
+    "is_single",
+    "locate",
+    "params_for",
+    "plain_ids",
+    "single_params",
+]
 
 Prompt = str | PromptIds
 """Text, or token ids (a list of ints or a 1-D int64/int32 array)."""
@@ -35,8 +46,9 @@ class TextModel:
 
     Args:
         model: A package folder, a file inside one, or an alias or hub id that was pulled before.
-        ep: Execution provider, ``cpu`` by default.
-        ep_options: Options of that provider.
+        ep: Execution providers, best first, such as ``cuda,cpu`` or ``plugin:/path/lib.so``; ``cpu`` by default.
+        ep_options: Options of the first one.
+        ep_strict: A provider that cannot be used is an error; False logs a warning and goes on without it.
         backend: Whose kernels compute quantized matrix products: ``native`` this package's, or an error if there are
             none that they can; ``ort`` ONNX Runtime's; ``auto`` the faster ones.
         variant: Which of several graphs to take (``q4``, ``fp16``, ...); None chooses.
@@ -68,6 +80,7 @@ class TextModel:
         *,
         ep: str = "cpu",
         ep_options: Mapping[str, str] | None = None,
+        ep_strict: bool = True,
         backend: Backend = "auto",
         variant: str | None = None,
         decoder: Decoder = "auto",
@@ -89,6 +102,7 @@ class TextModel:
         options = EngineOptions(
             ep=ep,
             ep_options={} if ep_options is None else ep_options,
+            ep_strict=ep_strict,
             backend=backend,
             threads=threads,
             max_context=max_context,
@@ -107,6 +121,7 @@ class TextModel:
         self.package, self._tokenizer = _read(model, variant)
         self.template = _template(self.package)
         table = TokenTableData.empty() if self._tokenizer is None else self._tokenizer.token_table()
+        self._profile_run: ProfileRun | None = None
         self._engine = ModelEngine.open(self.package, table, options, tokenize=self._tokenize_inside(table))
 
     @property
@@ -171,12 +186,7 @@ class TextModel:
             UnsupportedError: The package has no chat template.
             InvalidArgumentError: The template refuses the messages.
         """
-        if self.template is None:
-            raise UnsupportedError(
-                f"{self.package.root} has no chat template (chat_template.jinja or chat_template in "
-                "tokenizer_config.json); use generate() with a text prompt"
-            )
-        return self.template.render(
+        return self._needed_template().render(
             messages,
             tools=tools,
             add_generation_prompt=add_generation_prompt,
@@ -191,9 +201,11 @@ class TextModel:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Returns the prompt ids of a chat; templates write special tokens themselves, so none are added."""
-        text = self.render(messages, tools=tools, template_kwargs=template_kwargs)
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        """Returns the prompt ids of a chat; templates write special tokens themselves, so none are added.
+
+        Control strings such as ``<|im_end|>`` in what others than the assistant said are plain text.
+        """
+        return self._chat_ids(self._guarded(messages, tools=tools, template_kwargs=template_kwargs))
 
     @cached_property
     def abilities(self) -> ChatAbilities:
@@ -215,18 +227,16 @@ class TextModel:
             UnsupportedError: The package has no chat template.
             InvalidArgumentError: The template or the vocabulary refuses something.
         """
-        text = self.render(messages, template_kwargs=template_kwargs)
+        prompt = self._guarded(messages, tools=request.offered_tools or None, template_kwargs=template_kwargs)
         tool_format = None
         if request.offered_tools:
-            without_tools = text
-            text = self.render(messages, tools=request.offered_tools, template_kwargs=template_kwargs)
-            shows_tools = text != without_tools
+            shows_tools = prompt.text != self.render(messages, template_kwargs=template_kwargs)
             tool_format = request.format_of_calls(self.abilities.tool_format if shows_tools else None)
             if not shows_tools:
                 described = tools_as_text(request.offered_tools, tool_format)
-                text = self._render_with(described, messages, template_kwargs)
-        form, grammar = request.answer_form(self.abilities, text, tool_format)
-        ids, own = self.prepared(self.tokenizer.encode(text, add_special_tokens=False), params)
+                prompt = self._guarded_with(described, messages, template_kwargs)
+        form, grammar = request.answer_form(self.abilities, prompt.text, tool_format)
+        ids, own = self.prepared(self._chat_ids(prompt), params)
         visible = request.visible_tokens(form, self.abilities.special_tokens)
         if visible:
             own = dataclasses.replace(own, visible_special_tokens=(*own.visible_special_tokens, *visible))
@@ -234,19 +244,45 @@ class TextModel:
             prompt_ids=plain_ids(ids), params=own, form=form, grammar=grammar, parse_type=request.parse_type
         )
 
-    def _render_with(
+    def _guarded(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> GuardedPrompt:
+        """:meth:`render`, with the places of the control strings that are no work of the template."""
+        return self._needed_template().render_guarded(
+            messages,
+            control_texts=self.tokenizer.special_tokens,
+            tools=tools,
+            **_checked_template_kwargs(template_kwargs),
+        )
+
+    def _chat_ids(self, prompt: GuardedPrompt) -> list[int]:
+        return self.tokenizer.encode(prompt.text, add_special_tokens=False, plain=prompt.plain)
+
+    def _needed_template(self) -> ChatTemplate:
+        if self.template is None:
+            raise UnsupportedError(
+                f"{self.package.root} has no chat template (chat_template.jinja or chat_template in "
+                "tokenizer_config.json); use generate() with a text prompt"
+            )
+        return self.template
+
+    def _guarded_with(
         self, text: str, messages: Sequence[ChatMessage], template_kwargs: Mapping[str, Any] | None
-    ) -> str:
+    ) -> GuardedPrompt:
         """Renders the messages with a text of ours in the system message, or where the template has none, before the
         first message of the user.
         """
         try:
-            rendered = self.render(_with_system(messages, text), template_kwargs=template_kwargs)
+            prompt = self._guarded(_with_system(messages, text), template_kwargs=template_kwargs)
+            if text in prompt.text:
+                return prompt
         except InvalidArgumentError:
-            rendered = ""
-        if text in rendered:
-            return rendered
-        return self.render(_before_user(messages, text), template_kwargs=template_kwargs)
+            pass
+        return self._guarded(_before_user(messages, text), template_kwargs=template_kwargs)
 
     def fill_in(self, prefix: Prompt, suffix: str, params: SamplingParams | None) -> tuple[list[int], SamplingParams]:
         """Returns prompt ids and parameters that make the model write what belongs between two texts.
@@ -370,7 +406,7 @@ def single_params(params: SamplingParams | Sequence[SamplingParams] | None) -> S
 
 
 def _read(model: str | Path, variant: str | None) -> tuple[package.ModelPackage, Tokenizer | None]:
-    found = package.read(_locate(model), variant=variant)
+    found = package.read(locate(model), variant=variant)
     if found.tokenizer_path is None:
         return found, None
     tokenizer = Tokenizer.from_file(found.tokenizer_path)
@@ -379,7 +415,7 @@ def _read(model: str | Path, variant: str | None) -> tuple[package.ModelPackage,
     return found, tokenizer
 
 
-def _locate(model: str | Path) -> Path:
+def locate(model: str | Path) -> Path:
     if not isinstance(model, (str, Path)) or not str(model):
         raise InvalidArgumentError(f"model is {model!r}; allowed: a folder, a file in it, an alias or a hub id")
     try:

@@ -18,12 +18,14 @@ from onnx_genai.server.access import AccessLog, ErrorBoundary
 from onnx_genai.server.chat import ChatRoutes
 from onnx_genai.server.completions import CompletionRoutes
 from onnx_genai.server.config import ModelSpec, ServerConfig
+from onnx_genai.server.embedding_routes import EmbeddingRoutes
 from onnx_genai.server.errors import error_response, http_exception
 from onnx_genai.server.info_routes import InfoRoutes
 from onnx_genai.server.live import LiveRequests
 from onnx_genai.server.messages import MessageRoutes
 from onnx_genai.server.metrics import ServerMetrics
 from onnx_genai.server.openapi import DocumentRoutes
+from onnx_genai.server.page_routes import PageRoutes
 from onnx_genai.server.registry import ModelRegistry
 from onnx_genai.server.responses import ResponseRoutes
 from onnx_genai.server.security import HostCheck, KeyCheck, KeyRing
@@ -49,7 +51,11 @@ def create_state(models: Sequence[ModelSpec], config: ServerConfig) -> ServerSta
         models=registry,
         live=live,
         metrics=ServerMetrics(registry, live),
-        sessions=SessionStore(limit=config.limits.max_sessions, ttl=config.limits.session_ttl),
+        sessions=SessionStore(
+            limit=config.limits.max_sessions,
+            max_bytes=config.limits.max_session_bytes,
+            ttl=config.limits.session_ttl,
+        ),
     )
 
 
@@ -60,11 +66,13 @@ def create_app(state: ServerState) -> Starlette:
         *CompletionRoutes(state).routes(),
         *MessageRoutes(state).routes(),
         *ResponseRoutes(state).routes(),
+        *EmbeddingRoutes(state).routes(),
         *SessionRoutes(state).routes(),
         *TextRoutes(state).routes(),
         *InfoRoutes(state).routes(),
         *unavailable_routes(),
         *DocumentRoutes().routes(),
+        *(PageRoutes().routes() if state.config.page else []),
     ]
     app = Starlette(
         routes=routes,
@@ -105,6 +113,8 @@ async def _life(state: ServerState) -> AsyncIterator[None]:
         sweeper.cancel()
         await asyncio.gather(sweeper, return_exceptions=True)
         await state.models.close()
+        if state.config.tracing is not None:
+            await asyncio.to_thread(state.config.tracing.close)
 
 
 async def _sweep(state: ServerState) -> None:

@@ -9,6 +9,7 @@ import re
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
 from onnx_genai.server.config import Limits
@@ -20,9 +21,27 @@ __all__ = ["parse_json", "read_body", "read_request"]
 Model = TypeVar("Model", bound=RequestModel)
 
 MAX_DEPTH = 64
+_TOKEN_FIELDS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _LARGE_BYTES = 256 * 2**10
 _DROP_FACTOR = 4
 _DROP_SECONDS = 2.0
+_WANTED = {
+    "model_type": "Input should be an object",
+    "dict_type": "Input should be an object",
+    "list_type": "Input should be a list",
+    "string_type": "Input should be a text",
+}
+_JSON_NAMES = {
+    str: "a text",
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+_ALTERNATIVE = re.compile(r"str|int|float|bool|(dict|list)\[.*|[a-z]+-\w+")
+"""How pydantic names one of several types that a field may have."""
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -48,6 +67,8 @@ async def read_request(request: Request, kind: type[Model], limits: Limits) -> M
     except ValidationError as error:
         raise _field_error(error) from error
     model.check_refused()
+    asked = (getattr(model, name, None) for name in _TOKEN_FIELDS)
+    request.scope["state"]["max_tokens"] = next((value for value in asked if value is not None), None)
     return model
 
 
@@ -128,14 +149,37 @@ class _Body:
 
 
 def _field_error(error: ValidationError) -> ApiError:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    path = ""
-    for part in first["loc"]:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}"
-    path = re.sub(r"\.(str|int|float|bool|dict\[[^.]*|list\[[^.]*|[a-z]+-\w+)(?=\.|\[|$)", "", path).lstrip(".")
-    message = first["msg"].removeprefix("Value error, ")
+    """What is wrong with the first wrong field; where it may have several forms, all of them are named."""
+    paths = [(_path(each), each) for each in error.errors(include_url=False, include_context=False)]
+    # Where a list or object has a wrong entry, only the entry is wrong, and not that it is no text.
+    inner = [place for place in paths if not any(_is_within(other, place[0]) for other, _ in paths)]
+    path = inner[0][0]
+    own = [each for place, each in inner if place == path]
+    wanted = list(dict.fromkeys(_WANTED.get(each["type"], each["msg"]).removeprefix("Value error, ") for each in own))
+    if len(wanted) > 1:
+        wanted = [wanted[0], *(each.removeprefix("Input should be ") for each in wanted[1:])]
+    text = " or ".join(wanted)
+    given = _JSON_NAMES.get(type(own[0]["input"]))
+    if text.startswith("Input should be ") and given is not None and own[0]["type"].endswith("_type"):
+        text += f", and not {given}"
     name = path[:200] or None
-    return ApiError(400, f"{name or 'The body'}: {message}"[:1000], param=name, code=f"invalid_{first['type']}"[:64])
+    code = f"invalid_{own[0]['type']}"[:64]
+    return ApiError(400, f"{name or 'The body'}: {text}"[:1000], param=name, code=code)
+
+
+def _path(detail: ErrorDetails) -> str:
+    """Where a wrong field is, as clients write it; without the names of the alternatives that were tried."""
+    path = ""
+    for part in detail["loc"]:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif not _ALTERNATIVE.fullmatch(part):
+            path += f".{part}"
+    return path.lstrip(".")
+
+
+def _is_within(path: str, outer: str) -> bool:
+    return path.startswith((f"{outer}[", f"{outer}."))
 
 
 def _refused_constant(name: str) -> float:

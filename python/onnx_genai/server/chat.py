@@ -16,7 +16,7 @@ from onnx_genai.server.body import read_request
 from onnx_genai.server.errors import ApiError
 from onnx_genai.server.model import CallPart, ChatAnswer, ChatCall, ChatPart, CompletionOptions
 from onnx_genai.server.schemas.chat import ChatCompletionRequest
-from onnx_genai.server.sessions import SESSION_HEADER, ChatSession
+from onnx_genai.server.sessions import SESSION_HEADER, ChatSession, SessionStore
 from onnx_genai.server.state import Running, ServerState
 from onnx_genai.server.streaming import ReleasingEvent, data_event
 from onnx_genai.server.wire import chat_logprobs, finish_reason, new_id, usage_object
@@ -50,14 +50,15 @@ class ChatRoutes:
             head = _Head(name=running.name)
             headers = {} if session is None else {SESSION_HEADER: session.id}
             new = call.messages if session is None else call.messages[len(session.messages) :]
+            turn = _Turn(self._state.sessions, session, new)
             if body.stream:
-                events = _events(running, call, body, head, _Turn(session, new))
+                events = _events(running, call, body, head, turn)
                 return await self._state.stream(running, events, stack.pop_all(), headers=headers)
             answer = await running.live.run(running.model.chat(call))
             reasoning_tokens = await running.model.count(*(part.reasoning for part in answer.choices))
             value = _answer_object(answer, body, head, reasoning_tokens)
             running.meter.done((choice["finish_reason"] for choice in value["choices"]), answer.usage)
-            _Turn(session, new).commit([_Message.of(choice) for choice in answer.choices])
+            turn.commit([_Message.of(choice) for choice in answer.choices])
             return JSONResponse(value, headers=headers)
 
     def _session(self, request: Request, body: ChatCompletionRequest) -> ChatSession | None:
@@ -76,7 +77,7 @@ class ChatRoutes:
         messages = body.template_messages()
         tokens = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
         return ChatCall(
-            messages=messages if session is None else session.whole(messages),
+            messages=messages if session is None else self._state.sessions.whole(session, messages),
             params=body.sampling(
                 limits,
                 max_new_tokens=tokens,
@@ -147,12 +148,13 @@ class _Message:
 class _Turn:
     """Where the messages of a turn go when it has ended well."""
 
+    sessions: SessionStore
     session: ChatSession | None
     new: Any
 
     def commit(self, answers: list[_Message]) -> None:
         if self.session is not None:
-            self.session.append([*self.new, *(answer.as_object() for answer in answers)])
+            self.sessions.append(self.session, [*self.new, *(answer.as_object() for answer in answers)])
 
 
 def _answer_object(

@@ -213,6 +213,8 @@ def _ranked(result: Result, body: CompletionRequest) -> Sequence[Choice]:
 
 
 def _summed(usages: Sequence[Usage]) -> Usage:
+    if len(usages) == 1:
+        return usages[0]
     return Usage(
         prompt_tokens=sum(usage.prompt_tokens for usage in usages),
         completion_tokens=sum(usage.completion_tokens for usage in usages),

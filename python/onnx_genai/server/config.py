@@ -5,9 +5,13 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 from onnx_genai.errors import InvalidArgumentError
-from onnx_genai.pipelines import AsyncLLM
+from onnx_genai.pipelines import AsyncEmbedder, AsyncLLM, ModelKind
+
+if TYPE_CHECKING:
+    from onnx_genai.server.tracing import Tracing
 
 __all__ = ["Limits", "ModelSpec", "ServerConfig", "is_loopback"]
 
@@ -26,6 +30,8 @@ class Limits:
     """Answers to one prompt: ``n`` or ``best_of``."""
     max_prompts: int = 256
     """Prompts in one request."""
+    max_inputs: int = 2048
+    """Texts to embed, or documents to order, in one request."""
     max_stop: int = 16
     """Stop strings, or stop ids."""
     max_logit_bias: int = 1024
@@ -37,9 +43,13 @@ class Limits:
     max_scored_tokens: int = 8192
     """Tokens of a prompt whose log-probabilities are asked for (``echo`` with ``logprobs``)."""
     max_sessions: int = 256
-    """Sessions that are kept; the one unused for longest makes room."""
+    """Sessions that are kept for each key, and as many responses; the one unused for longest makes room."""
+    max_session_bytes: int = 64 * 2**20
+    """Memory for the sessions of a key, and as much for its responses."""
     request_timeout: float | None = 600.0
     """Seconds from arrival to the last token."""
+    head_timeout: float = 30.0
+    """Seconds in which the head of a request must arrive, on a new connection from its opening."""
     body_timeout: float = 30.0
     """Seconds in which the body of a request must arrive."""
     slow_reader_timeout: float = 60.0
@@ -62,12 +72,14 @@ class ModelSpec:
 
     name: str
     """The id under which clients ask for it; may hold slashes."""
-    load: Callable[[], AsyncLLM]
+    load: Callable[[], AsyncLLM | AsyncEmbedder]
     """Opens it; called in a thread of its own."""
     aliases: tuple[str, ...] = ()
     """Further names."""
     eager: bool = True
     """Load when the server starts, and not at the first request."""
+    kind: ModelKind | None = None
+    """What ``load`` gives: text is a language model; None: known once it is loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +105,10 @@ class ServerConfig:
     """Seconds after which an unused model is unloaded; None keeps it."""
     max_loaded_models: int | None = None
     """Models in memory at once; the one unused for longest makes room."""
+    tracing: Tracing | None = None
+    """Where the spans of requests go; None makes none. The server closes it when it ends."""
+    page: bool = True
+    """Show the chat page at ``/``."""
 
     def __post_init__(self) -> None:
         if any(len(key) < 1 or not key.isascii() or not key.isprintable() or " " in key for key in self.api_keys):

@@ -29,6 +29,8 @@ _STATUS: tuple[tuple[type[Exception], int, str], ...] = (
     (errors.NotFoundError, 404, "not_found"),
     (errors.DeadlineError, 504, "timeout"),
     (errors.AbortedError, 503, "aborted"),
+    (errors.QueueFullError, 429, "overloaded"),
+    (errors.ResourceExhaustedError, 503, "overloaded"),
 )
 _PARAM = re.compile(r"^([a-z_][a-z0-9_]*(?:\[\d+\]|\.[a-z_][a-z0-9_]*)*) (?:is|has|names)\b")
 _PLACE = re.compile(r"(?<![\w/:.])(?:[A-Za-z]:\\[^\s'\",;]+|/(?:[^\s/'\",;:]+/)+[^\s/'\",;:]*)")
@@ -73,9 +75,6 @@ def api_error(error: Exception) -> ApiError:
     """The answer for any exception. What only the operator should know stays out of it."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, errors.ResourceExhaustedError):
-        status = 429 if "queue" in str(error) else 503
-        return ApiError(status, str(error), code="overloaded", headers={"Retry-After": "1"})
     for kind, status, code in _STATUS:
         if isinstance(error, kind):
             text = str(error)
@@ -83,7 +82,8 @@ def api_error(error: Exception) -> ApiError:
                 # Clients look for these words.
                 text = f"The maximum context length is exceeded: {text}"
             text = _PLACE.sub("(a file of the server)", _wire_names(text))
-            return ApiError(status, text, param=_param(text, status), code=code)
+            headers = {"Retry-After": "1"} if code == "overloaded" else {}
+            return ApiError(status, text, param=_param(text, status), code=code, headers=headers)
     return ApiError(500, "The server failed; its log says more under this request id.", code="internal_error")
 
 

@@ -71,6 +71,7 @@ class InfoRoutes:
                     "max_open_requests": limits.max_open_requests,
                     "max_output_tokens": limits.max_output_tokens,
                     "max_sessions": limits.max_sessions,
+                    "max_session_bytes": limits.max_session_bytes,
                     "request_timeout": limits.request_timeout,
                 },
                 "open_requests": len(state.live.open),
@@ -103,6 +104,7 @@ def _model_object(entry: ModelEntry) -> dict[str, Any]:
         "object": "model",
         "created": entry.created,
         "owned_by": "onnx-genai",
+        "kind": entry.kind,
         "state": entry.state,
     }
     if entry.spec.aliases:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from onnx_genai.errors import AbortedError
 from onnx_genai.server.errors import ApiError, ClientGone, api_error
+from onnx_genai.types import RequestTimes
 
 __all__ = ["LiveRequest", "LiveRequests"]
 
@@ -33,6 +34,8 @@ class LiveRequest:
         self.last_token: float | None = None
         self.prompt_tokens = 0
         self.completion_tokens = 0
+        self.finish_reasons: tuple[str, ...] = ()
+        self.times: RequestTimes | None = None
         self.is_stream = False
         self.outcome = "abort"
         """``done``, ``refused`` or ``error`` once that is known."""
@@ -52,6 +55,11 @@ class LiveRequest:
         """Says which model answers; for ``/slots`` and the access log."""
         self.model = model
         self._facts()["model"] = model
+
+    def note_end(self, reasons: tuple[str, ...], times: RequestTimes | None) -> None:
+        """Says that it was answered, how, and where its time went."""
+        self.outcome = "done"
+        self.finish_reasons, self.times = reasons, times
 
     def note_usage(self, prompt_tokens: int, completion_tokens: int) -> None:
         """Says how many tokens it took; for the access log."""

@@ -65,10 +65,8 @@ class MessageRoutes:
         body = await read_request(request, CountTokensRequest, limits)
         messages, tools = body.template_messages(), body.tool_objects(limits)
         async with self._state.running(request, "count_tokens", body.model) as running:
-            render = running.model.render(messages, tools=tools, template_kwargs=body.template_kwargs())
-            text = await running.live.run(render)
-            ids = await running.live.run(running.model.encode(text, add_special_tokens=False))
-            return JSONResponse({"input_tokens": len(ids)})
+            encode = running.model.encode_chat(messages, tools=tools, template_kwargs=body.template_kwargs())
+            return JSONResponse({"input_tokens": len(await running.live.run(encode))})
 
 
 def _message(identifier: str, name: str) -> dict[str, Any]:

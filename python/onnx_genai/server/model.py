@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from onnx_genai.errors import UnsupportedError
-from onnx_genai.pipelines import AsyncLLM
+from onnx_genai.pipelines import AsyncLLM, ModelKind
+from onnx_genai.pipelines.chat import ChatRequest
 from onnx_genai.server.errors import ApiError
 from onnx_genai.types import Chunk, Result, SamplingParams, TokenLogprob, Usage
 
@@ -102,6 +103,10 @@ class ServedModel:
         return self._llm.context_limit
 
     @property
+    def kind(self) -> ModelKind:
+        return "text"
+
+    @property
     def has_chat_template(self) -> bool:
         return self._llm.template is not None
 
@@ -156,20 +161,32 @@ class ServedModel:
             template_kwargs=template_kwargs,
         )
 
+    async def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids of the prompt that :meth:`chat` would compute."""
+        self._need_template()
+        request = ChatRequest(tools=tuple(tools or ()))
+        chat = await asyncio.to_thread(self._llm.prepare_chat, messages, None, request, template_kwargs=template_kwargs)
+        return list(chat.prompt_ids)
+
     async def complete(
         self, prompt: str | Sequence[int], params: SamplingParams, options: CompletionOptions, suffix: str | None = None
     ) -> Result:
         """Continues a text or token ids, up to ``suffix`` if there is one."""
-        ready, more = await self._filling(prompt, suffix)
-        result: Result = await cast("Any", self._llm).generate(ready, params, **options.as_arguments(), **more)
-        return result
+        ids, own = await self._prompt(prompt, suffix, params)
+        return await self._llm.generate(ids, own, **options.as_arguments())
 
     async def complete_stream(
         self, prompt: str | Sequence[int], params: SamplingParams, options: CompletionOptions, suffix: str | None = None
     ) -> AsyncGenerator[Chunk, None]:
         """:meth:`complete`, piece by piece."""
-        ready, more = await self._filling(prompt, suffix)
-        async with aclosing(cast("Any", self._llm).stream(ready, params, **options.as_arguments(), **more)) as pieces:
+        ids, own = await self._prompt(prompt, suffix, params)
+        async with aclosing(self._llm.stream(ids, own, **options.as_arguments())) as pieces:
             async for piece in pieces:
                 yield piece
 
@@ -191,19 +208,20 @@ class ServedModel:
         """Aborts what runs and frees the model."""
         await self._llm.close()
 
-    async def _filling(self, prompt: str | Sequence[int], suffix: str | None) -> tuple[str | list[int], dict[str, Any]]:
-        """The prompt as the model takes it, and further arguments.
+    async def _prompt(
+        self, prompt: str | Sequence[int], suffix: str | None, params: SamplingParams
+    ) -> tuple[list[int], SamplingParams]:
+        """Token ids and parameters that continue a prompt, up to ``suffix`` if there is one.
 
         Raises:
             ApiError: There is a suffix, and the model cannot fill in the middle.
         """
         if suffix is None:
-            return (await self.encode(prompt) if isinstance(prompt, str) else list(prompt)), {}
-        fill_in = getattr(self._llm, "fill_in", None)
+            return (await self.encode(prompt) if isinstance(prompt, str) else list(prompt)), params
         try:
-            if fill_in is None or not isinstance(prompt, str):
-                raise UnsupportedError("no filling in the middle")
-            fill_in(prompt, suffix, SamplingParams())
+            if not isinstance(prompt, str):
+                raise UnsupportedError("the prompt is no text")
+            return await asyncio.to_thread(self._llm.fill_in, prompt, suffix, params)
         except UnsupportedError as error:
             raise ApiError(
                 400,
@@ -211,7 +229,6 @@ class ServedModel:
                 param="suffix",
                 code="unsupported_parameter",
             ) from error
-        return prompt, {"suffix": suffix}
 
     def _need_template(self) -> None:
         if not self.has_chat_template:

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from onnx_genai.server.schemas.chat import ChatCompletionRequest
 from onnx_genai.server.schemas.completions import CompletionRequest
+from onnx_genai.server.schemas.embeddings import EmbeddingRequest, RerankRequest
 from onnx_genai.server.schemas.messages import CountTokensRequest, MessagesRequest
 from onnx_genai.server.schemas.responses import ResponseRequest
 from onnx_genai.server.schemas.text import (
@@ -36,6 +37,10 @@ OPERATIONS: tuple[tuple[str, str, str, type[BaseModel] | None], ...] = (
     ("delete", "/v1/responses/{response_id}", "Forget a response.", None),
     ("post", "/v1/messages", "Answer a chat in Anthropic's form.", MessagesRequest),
     ("post", "/v1/messages/count_tokens", "Count the tokens of a chat in Anthropic's form.", CountTokensRequest),
+    ("post", "/v1/embeddings", "Vectors of texts.", EmbeddingRequest),
+    ("post", "/v1/rerank", "Order documents by how well they fit a query.", RerankRequest),
+    ("post", "/v2/rerank", "The same.", RerankRequest),
+    ("post", "/rerank", "The same.", RerankRequest),
     ("get", "/v1/models", "List the models.", None),
     ("get", "/v1/models/{model_id}", "One model; the id may hold slashes.", None),
     ("post", "/v1/sessions", "Make a session.", SessionRequest),
@@ -53,6 +58,8 @@ OPERATIONS: tuple[tuple[str, str, str, type[BaseModel] | None], ...] = (
     ("get", "/slots", "The requests that are open now.", None),
     ("get", "/openapi.json", "This document.", None),
     ("get", "/docs", "This document as a page.", None),
+    ("get", "/", "The chat page, for browsers. Needs no key.", None),
+    ("get", "/page/{name}", "A file of the chat page. Needs no key.", None),
     *(("post", path, f"Not available ({what}); answers 501.", None) for path, what in UNAVAILABLE.items()),
 )
 """Method, path, what it does, schema of the body."""
@@ -104,7 +111,7 @@ def openapi_document() -> dict[str, Any]:
         if model is not None:
             schema = names[(model, "validation")]
             operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-        if path != "/health":
+        if path not in ("/", "/health", "/page/{name}"):
             operation["security"] = [{"bearer": []}, {"header": []}]
         paths.setdefault(path, {})[method] = operation
     return {

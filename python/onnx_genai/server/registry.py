@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 
 from onnx_genai.errors import GenAIError, InvalidArgumentError
+from onnx_genai.pipelines import ModelKind
 from onnx_genai.server.config import ModelSpec
+from onnx_genai.server.encoder import Served, served
 from onnx_genai.server.errors import ApiError
-from onnx_genai.server.model import ServedModel
 
 __all__ = ["ModelEntry", "ModelRegistry"]
 
@@ -24,13 +25,18 @@ class ModelEntry:
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
         self.created = int(time.time())
-        self.model: ServedModel | None = None
-        self.loading: asyncio.Task[ServedModel] | None = None
+        self.model: Served | None = None
+        self.loading: asyncio.Task[Served] | None = None
         self.has_room = False
         """Counts as loaded, be it that it still loads."""
         self.users = 0
         self.last_used = time.monotonic()
         self.num_loads = 0
+
+    @property
+    def kind(self) -> ModelKind | None:
+        """What the model makes of a text; None as long as nobody knows."""
+        return self.spec.kind if self.model is None else self.model.kind
 
     @property
     def state(self) -> str:
@@ -58,17 +64,22 @@ class ModelRegistry:
 
     @property
     def default(self) -> ModelEntry:
-        """The model that answers who names none."""
+        """The first model."""
         return next(iter(self.entries.values()))
 
-    def find(self, name: str | None) -> ModelEntry:
-        """The entry of a name or alias; None or an empty name is the default.
+    def default_for(self, kinds: Collection[ModelKind]) -> ModelEntry:
+        """The model that answers who names none: the first of these kinds, or the first of all."""
+        entries = list(self.entries.values())
+        return next((entry for entry in entries if entry.kind is None or entry.kind in kinds), entries[0])
+
+    def find(self, name: str | None, kinds: Collection[ModelKind] = ()) -> ModelEntry:
+        """The entry of a name or alias; None or an empty name is the default for these kinds.
 
         Raises:
             ApiError: 404 with the names that there are.
         """
         if not name:
-            return self.default
+            return self.default_for(kinds)
         entry = self._names.get(name)
         if entry is None:
             raise ApiError(
@@ -80,7 +91,7 @@ class ModelRegistry:
         return entry
 
     @asynccontextmanager
-    async def use(self, name: str | None) -> AsyncIterator[tuple[str, ServedModel]]:
+    async def use(self, name: str | None) -> AsyncIterator[tuple[str, Served]]:
         """The served name and the model, loaded now if need be; it stays loaded inside of the block."""
         entry = self.find(name)
         entry.users += 1
@@ -126,7 +137,7 @@ class ModelRegistry:
                 await asyncio.gather(entry.loading, return_exceptions=True)
             await self._unload(entry)
 
-    async def _loaded(self, entry: ModelEntry) -> ServedModel:
+    async def _loaded(self, entry: ModelEntry) -> Served:
         if entry.model is not None:
             return entry.model
         try:
@@ -139,18 +150,18 @@ class ModelRegistry:
                 code="model_load_failed",
             ) from error
 
-    def _load_task(self, entry: ModelEntry) -> asyncio.Task[ServedModel]:
+    def _load_task(self, entry: ModelEntry) -> asyncio.Task[Served]:
         if entry.loading is None:
             entry.loading = asyncio.ensure_future(self._load(entry))
         return entry.loading
 
-    async def _load(self, entry: ModelEntry) -> ServedModel:
+    async def _load(self, entry: ModelEntry) -> Served:
         started = time.perf_counter()
         try:
             if entry.model is None:
                 await self._make_room(entry)
                 _log.info("loading model %s", entry.spec.name)
-                entry.model = ServedModel(await asyncio.to_thread(entry.spec.load))
+                entry.model = served(await asyncio.to_thread(entry.spec.load))
                 entry.num_loads += 1
                 _log.info("loaded model %s in %.1f s", entry.spec.name, time.perf_counter() - started)
             return entry.model

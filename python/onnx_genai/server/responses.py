@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
@@ -14,7 +13,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from onnx_genai.server.body import read_request
+from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError
+from onnx_genai.server.keeping import OwnedStore, held_bytes
 from onnx_genai.server.model import ChatCall, ChatPart, CompletionOptions
 from onnx_genai.server.response_items import ResponseItems
 from onnx_genai.server.schemas.responses import ResponseRequest
@@ -30,41 +31,44 @@ __all__ = ["ResponseRoutes"]
 class _Stored:
     """A response that was given, and the conversation up to it."""
 
-    owner: str
     response: dict[str, Any]
     messages: Sequence[Mapping[str, Any]]
     """Without instructions, which belong to one response only."""
-    at: float
+    size: int
+    """Memory of both, in bytes."""
 
 
 class _Store:
-    """The last responses; who are too many or too old are forgotten."""
+    """The last responses of each owner."""
 
-    def __init__(self, *, limit: int, ttl: float) -> None:
-        self._limit = limit
-        self._ttl = ttl
-        self._stored: OrderedDict[str, _Stored] = OrderedDict()
+    def __init__(self, limits: Limits) -> None:
+        self._kept: OwnedStore[_Stored] = OwnedStore(
+            limit=limits.max_sessions,
+            max_bytes=limits.max_session_bytes,
+            ttl=limits.session_ttl,
+            size_of=lambda stored: stored.size,
+        )
 
-    def put(self, stored: _Stored) -> None:
-        self._stored[stored.response["id"]] = stored
-        while len(self._stored) > self._limit:
-            self._stored.popitem(last=False)
+    def put(self, owner: str, response: dict[str, Any], messages: Sequence[Mapping[str, Any]]) -> None:
+        """Keeps a response; one that is larger than all that may be kept is not."""
+        size = held_bytes(response) + held_bytes(messages)
+        self._kept.put(owner, response["id"], _Stored(response=response, messages=messages, size=size))
 
     def get(self, response_id: str, owner: str, param: str) -> _Stored:
-        found = self._stored.get(response_id)
-        if found is None or found.owner != owner or time.monotonic() - found.at > self._ttl:
+        found = self._kept.get(owner, response_id)
+        if found is None:
             status = 404 if param == "response_id" else 400
             raise ApiError(
                 status,
-                f"There is no response {response_id[:80]!r} here; this server keeps the last {self._limit}, for "
-                f"{self._ttl:g} seconds.",
+                f"There is no response {response_id[:80]!r} here; this server keeps the last {self._kept.limit} of a "
+                f"key, up to {self._kept.max_bytes} bytes, for {self._kept.ttl:g} seconds.",
                 param=param,
                 code="response_not_found" if status == 404 else "previous_response_not_found",
             )
         return found
 
-    def delete(self, response_id: str) -> None:
-        self._stored.pop(response_id, None)
+    def delete(self, response_id: str, owner: str) -> None:
+        self._kept.delete(owner, response_id)
 
 
 class ResponseRoutes:
@@ -72,8 +76,7 @@ class ResponseRoutes:
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
-        limits = state.config.limits
-        self._store = _Store(limit=limits.max_sessions, ttl=limits.session_ttl)
+        self._store = _Store(state.config.limits)
 
     def routes(self) -> list[Route]:
         """What the application mounts."""
@@ -109,8 +112,7 @@ class ResponseRoutes:
 
             def keep(response: dict[str, Any], answer: Mapping[str, Any]) -> None:
                 if body.store is not False:
-                    now = time.monotonic()
-                    self._store.put(_Stored(owner=owner, response=response, messages=[*history, answer], at=now))
+                    self._store.put(owner, response, [*history, answer])
 
             if body.stream:
                 events = _events(running, call, draft, keep)
@@ -130,7 +132,7 @@ class ResponseRoutes:
     async def delete(self, request: Request) -> Response:
         """Forgets a response."""
         identifier = self._found(request).response["id"]
-        self._store.delete(identifier)
+        self._store.delete(identifier, request.state.owner)
         return JSONResponse({"id": identifier, "object": "response.deleted", "deleted": True})
 
     def _found(self, request: Request) -> _Stored:

@@ -10,12 +10,14 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 
 from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.server.app import create_app, create_state
 from onnx_genai.server.config import ModelSpec, ServerConfig
+from onnx_genai.server.connections import ConnectionGuard
 from onnx_genai.server.state import ServerState
 
 __all__ = ["Server", "serve"]
@@ -36,9 +38,14 @@ class Server(uvicorn.Server):
         self.failure: Exception | None = None
         """Why the server ended by itself."""
         self._loader: asyncio.Task[None] | None = None
+        self._guard = ConnectionGuard(
+            head_timeout=config.limits.head_timeout, slow_reader_timeout=config.limits.slow_reader_timeout
+        )
+        self._watch: asyncio.Task[None] | None = None
         super().__init__(
             uvicorn.Config(
                 create_app(self.state),
+                http=cast("Any", self._guard.protocol),
                 host=config.host.strip("[]"),
                 port=config.port,
                 log_config=None,
@@ -62,6 +69,7 @@ class Server(uvicorn.Server):
         """Listens, then loads the models."""
         await super().startup(sockets)
         if self.started:
+            self._watch = asyncio.ensure_future(self._guard.watch())
             _log.info("listening on http://%s:%d", self.config.host, self.port)
             self._loader = asyncio.ensure_future(self._load())
 
@@ -73,9 +81,10 @@ class Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             timer.cancel()
-            if self._loader is not None:
-                self._loader.cancel()
-                await asyncio.gather(self._loader, return_exceptions=True)
+            tasks = [task for task in (self._loader, self._watch) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def begin_drain(self) -> None:
         """Takes no new requests; may be called from any thread."""

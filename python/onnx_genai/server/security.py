@@ -12,10 +12,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from onnx_genai.server.config import ServerConfig, is_loopback
 from onnx_genai.server.errors import ApiError, error_response
+from onnx_genai.server.page_routes import PAGE_PATHS
 
 __all__ = ["PUBLIC_PATHS", "HostCheck", "KeyCheck", "KeyRing"]
 
-PUBLIC_PATHS = frozenset({"/health"})
+PUBLIC_PATHS = frozenset({"/health"}) | PAGE_PATHS
 """Paths that need no key."""
 
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from onnx_genai.server.errors import ApiError
+from onnx_genai.server.keeping import OwnedStore, held_bytes
 
 __all__ = ["SESSION_HEADER", "ChatSession", "SessionStore"]
 
 SESSION_HEADER = "x-session-id"
-MAX_MESSAGES = 10_000
 
 
 class ChatSession:
@@ -30,8 +29,13 @@ class ChatSession:
         self.model = model
         self.messages: list[Mapping[str, Any]] = list(messages)
         self.created = int(time.time())
-        self.last_used = time.monotonic()
         self.is_busy = False
+        self._sizes = [held_bytes(message) for message in messages]
+
+    @property
+    def size(self) -> int:
+        """Memory of the messages, in bytes."""
+        return sum(self._sizes)
 
     def as_object(self) -> dict[str, Any]:
         """The session on the wire."""
@@ -59,6 +63,7 @@ class ChatSession:
                 code="invalid_value",
             )
         del self.messages[num_messages:]
+        del self._sizes[num_messages:]
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -73,17 +78,11 @@ class ChatSession:
             yield
         finally:
             self.is_busy = False
-            self.last_used = time.monotonic()
 
     def append(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Adds the messages of a turn that ended well."""
         self.messages.extend(messages)
-
-    def whole(self, new: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """All messages of the next turn."""
-        if len(self.messages) + len(new) > MAX_MESSAGES:
-            raise ApiError(400, f"A session holds at most {MAX_MESSAGES} messages.", code="session_full")
-        return [*self.messages, *new]
+        self._sizes.extend(held_bytes(message) for message in messages)
 
     def _check_idle(self) -> None:
         if self.is_busy:
@@ -93,32 +92,33 @@ class ChatSession:
 
 
 class SessionStore:
-    """The sessions of a server; whose time is over, or who are too many, are forgotten."""
+    """The sessions of a server. Each owner has a number of them and memory for them."""
 
-    def __init__(self, *, limit: int, ttl: float) -> None:
-        self._limit = limit
-        self._ttl = ttl
-        self._sessions: OrderedDict[str, ChatSession] = OrderedDict()
+    def __init__(self, *, limit: int, max_bytes: int, ttl: float) -> None:
+        """As :class:`OwnedStore`."""
+        self._kept: OwnedStore[ChatSession] = OwnedStore(
+            limit=limit,
+            max_bytes=max_bytes,
+            ttl=ttl,
+            size_of=lambda session: session.size,
+            is_busy=lambda session: session.is_busy,
+        )
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return len(self._kept)
 
     def create(self, owner: str, model: str, messages: Sequence[Mapping[str, Any]] = ()) -> ChatSession:
-        """A new session; the one unused for longest makes room.
+        """A new session; the one of this owner that is unused for longest makes room.
 
         Raises:
-            ApiError: 429 all are busy.
+            ApiError: 400 the messages are too large, 429 all sessions of the owner are busy.
         """
-        self.sweep()
-        while len(self._sessions) >= self._limit:
-            idle = next((each for each in self._sessions.values() if not each.is_busy), None)
-            if idle is None:
-                raise ApiError(
-                    429, "All sessions are busy; try again.", code="overloaded", headers={"Retry-After": "1"}
-                )
-            del self._sessions[idle.id]
         session = ChatSession(owner, model, messages)
-        self._sessions[session.id] = session
+        self._check_size(session.size)
+        if not self._kept.put(owner, session.id, session):
+            raise ApiError(
+                429, "All your sessions are busy; try again.", code="overloaded", headers={"Retry-After": "1"}
+            )
         return session
 
     def get(self, session_id: str, owner: str) -> ChatSession:
@@ -127,18 +127,29 @@ class SessionStore:
         Raises:
             ApiError: 404; also for a session of somebody else.
         """
-        self.sweep()
-        session = self._sessions.get(session_id)
-        if session is None or session.owner != owner:
+        session = self._kept.get(owner, session_id)
+        if session is None:
             raise ApiError(
                 404,
                 "There is no such session; make one with POST /v1/sessions.",
                 param="session_id",
                 code="session_not_found",
             )
-        self._sessions.move_to_end(session_id)
-        session.last_used = time.monotonic()
         return session
+
+    def whole(self, session: ChatSession, new: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """All messages of the next turn.
+
+        Raises:
+            ApiError: 400 they are larger than what an owner may have.
+        """
+        self._check_size(session.size + held_bytes(new))
+        return [*session.messages, *new]
+
+    def append(self, session: ChatSession, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Adds the messages of a turn that ended well; other sessions of the owner make room."""
+        session.append(messages)
+        self._kept.make_room(session.owner, session.id)
 
     def fork(self, session: ChatSession) -> ChatSession:
         """A second session with the same messages."""
@@ -146,16 +157,22 @@ class SessionStore:
 
     def owned_by(self, owner: str) -> list[ChatSession]:
         """The sessions of an owner, unused for longest first."""
-        self.sweep()
-        return [each for each in self._sessions.values() if each.owner == owner]
+        return self._kept.of(owner)
 
     def delete(self, session: ChatSession) -> None:
         """Forgets a session; a turn that runs still ends."""
-        self._sessions.pop(session.id, None)
+        self._kept.delete(session.owner, session.id)
 
     def sweep(self) -> None:
         """Forgets sessions whose time is over."""
-        now = time.monotonic()
-        for session in list(self._sessions.values()):
-            if not session.is_busy and now - session.last_used > self._ttl:
-                del self._sessions[session.id]
+        self._kept.sweep()
+
+    def _check_size(self, size: int) -> None:
+        if size > self._kept.max_bytes:
+            raise ApiError(
+                400,
+                f"The session would take {size} bytes; this server keeps at most {self._kept.max_bytes} for all "
+                "sessions of a key. Rewind it, or begin a new one.",
+                param="messages",
+                code="session_full",
+            )

@@ -23,11 +23,13 @@ __all__ = ["EventStream", "ReleasingEvent", "data_event"]
 _END = object()
 _HEARTBEAT = b": keep-alive\n\n"
 _TURN_SECONDS = 0.002
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+"""Made once, and not for every event."""
 
 
 def data_event(value: Any, name: str | None = None) -> bytes:
     """One event: ``value`` as JSON on one line."""
-    data = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    data = _JSON.encode(value)
     head = f"event: {name}\n" if name is not None else ""
     return f"{head}data: {data}\n\n".encode()
 

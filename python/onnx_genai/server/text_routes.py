@@ -44,16 +44,21 @@ class TextRoutes:
     async def _tokens(self, model: ServedModel, body: TokenizeRequest) -> dict[str, Any]:
         wanted = [each for each in (body.add_special_tokens, body.add_special) if each is not None]
         if body.messages is not None:
-            text = await model.render(
+            if wanted and wanted[0]:
+                raise ApiError(
+                    400,
+                    "add_special_tokens is not for messages: the chat template writes them itself",
+                    param="add_special_tokens",
+                    code="invalid_value",
+                )
+            ids = await model.encode_chat(
                 [message.for_template(index) for index, message in enumerate(body.messages)],
                 tools=None if not body.tools else [tool.model_dump(exclude_none=True) for tool in body.tools],
                 template_kwargs=body.chat_template_kwargs,
             )
-            special = False  # the template writes them itself
         else:
             text = body.prompt if body.prompt is not None else body.content or ""
-            special = True
-        ids = await model.encode(text, add_special_tokens=wanted[0] if wanted else special)
+            ids = await model.encode(text, add_special_tokens=wanted[0] if wanted else True)
         value: dict[str, Any] = {"tokens": ids, "count": len(ids)}
         if body.with_pieces:
             value["pieces"] = [model.token_text(token) for token in ids]

@@ -19,8 +19,6 @@ UNAVAILABLE = {
     "/v1/images/generations": "image generation",
     "/v1/images/edits": "image editing",
     "/v1/images/variations": "image variation",
-    "/v1/embeddings": "embeddings",
-    "/v1/rerank": "reranking",
     "/v1/moderations": "moderation",
 }
 """Path -> what it would do."""
@@ -35,7 +33,7 @@ def _refusal(what: str) -> Callable[[Request], Awaitable[Response]]:
     async def refuse(request: Request) -> Response:
         raise ApiError(
             501,
-            f"This server does text generation only; it has no pipeline for {what}.",
+            f"This server has no pipeline for {what}.",
             code="not_implemented",
             headers={"x-should-retry": "false"},
         )

@@ -6,5 +6,6 @@ from onnx_genai.tokenizer.fim import FimMarks, find_fim_marks
 from onnx_genai.tokenizer.stream import TokenStream
 from onnx_genai.tokenizer.table import TokenKind, TokenTableData
 from onnx_genai.tokenizer.tokenizer import Tokenizer
+from onnx_genai.tokenizer.whole import WholeText
 
-__all__ = ["FimMarks", "TokenKind", "TokenStream", "TokenTableData", "Tokenizer", "find_fim_marks"]
+__all__ = ["FimMarks", "TokenKind", "TokenStream", "TokenTableData", "Tokenizer", "WholeText", "find_fim_marks"]

@@ -14,6 +14,7 @@ from onnx_genai.errors import InvalidArgumentError, NotFoundError, PackageError
 from onnx_genai.tokenizer.plain import PlainEncoder
 from onnx_genai.tokenizer.stream import TokenStream
 from onnx_genai.tokenizer.table import TokenTableData, build_table
+from onnx_genai.tokenizer.whole import WholeText, encode_whole
 
 __all__ = ["Tokenizer"]
 
@@ -168,17 +169,9 @@ class Tokenizer:
         Raises:
             InvalidArgumentError: ``text`` is no string or has a lone surrogate, or ``special_tokens`` is another word.
         """
-        if not isinstance(text, str):
-            raise InvalidArgumentError(f"text is a {type(text).__name__}; allowed: a string")
+        _check_text(text)
         if special_tokens not in ("parse", "text"):
             raise InvalidArgumentError(f"special_tokens is {special_tokens!r}; allowed: 'parse' or 'text'")
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InvalidArgumentError(
-                f"text has the lone surrogate {text[error.start]!a} at character {error.start}; allowed: text that "
-                "UTF-8 can hold; remove it or replace it by U+FFFD"
-            ) from error
         if special_tokens == "text":
             plain = ((0, len(text)),)
         ids: list[int]
@@ -191,6 +184,17 @@ class Tokenizer:
         if ids[: len(self._before)] == self._before:
             return [*ids, *self._after]
         return [*self._before, *ids, *self._after]
+
+    def encode_whole(self, texts: Sequence[str | tuple[str, str]]) -> list[WholeText]:
+        """Whole texts, or pairs of them, for encoders: with special tokens and token types, and never cut.
+
+        Raises:
+            InvalidArgumentError: A text is no string, or has a lone surrogate.
+        """
+        for text in texts:
+            for each in text if isinstance(text, tuple) else (text,):
+                _check_text(each)
+        return encode_whole(self._tokenizer, texts)
 
     def token_bytes(self, token_id: int) -> bytes | None:
         """The bytes that a token stands for inside a text, such as ``b" the"``; also those of special tokens.
@@ -304,6 +308,18 @@ class Tokenizer:
         if isinstance(value, Mapping):
             value = value.get("content")
         return self.token_to_id(value) if isinstance(value, str) else None
+
+
+def _check_text(text: object) -> None:
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"text is a {type(text).__name__}; allowed: a string")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(
+            f"text has the lone surrogate {text[error.start]!a} at character {error.start}; allowed: text that "
+            "UTF-8 can hold; remove it or replace it by U+FFFD"
+        ) from error
 
 
 def _surroundings(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:

@@ -1,0 +1,154 @@
+"""The files of a batch: prompts in, answers out, both JSON lines.
+
+The file of answers is always a beginning of the whole: one record for each prompt, in the order of the prompts. So what
+is there tells what is missing, and an interrupted batch can go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from onnx_genai.errors import InvalidArgumentError
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["InputLine", "OutputFile", "count_lines", "read_lines"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputLine:
+    """One line of the input that is not blank."""
+
+    number: int
+    """In the file, from 1."""
+    place: int
+    """Among the lines that are not blank, from 0."""
+    data: bytes
+
+    @property
+    def digest(self) -> str:
+        """Tells the line from another one that stands in its place later."""
+        return hashlib.sha256(self.data.strip()).hexdigest()[:16]
+
+    def head(self) -> dict[str, Any]:
+        """How its record begins."""
+        return {"line": self.number, "input": self.digest}
+
+
+def read_lines(path: Path) -> Iterator[InputLine]:
+    """The lines that are not blank, one at a time."""
+    place = 0
+    with path.open("rb") as file:
+        for number, data in enumerate(file, start=1):
+            data = data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data
+            if data.strip():
+                yield InputLine(number=number, place=place, data=data)
+                place += 1
+
+
+def count_lines(path: Path) -> int:
+    """How many lines are not blank."""
+    with path.open("rb") as file:
+        return sum(1 for data in file if data.removeprefix(b"\xef\xbb\xbf").strip())
+
+
+class OutputFile:
+    """The records that are there already, and those that come; one process at a time."""
+
+    def __init__(self, path: Path, source: Path, *, overwrite: bool) -> None:
+        """Opens the file, drops a last line that was cut off, and checks that the others belong to ``source``.
+
+        Raises:
+            InvalidArgumentError: It is no file of answers to these prompts, or another process writes it.
+        """
+        self._path = path
+        if path.exists() and path.samefile(source):
+            raise InvalidArgumentError(f"--output is {path}, which is the file of prompts; name another file")
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+        try:
+            self._lock()
+            if overwrite:
+                os.ftruncate(self._file, 0)
+            self.num_records, self.num_failed, size = self._checked(source)
+            os.ftruncate(self._file, size)
+            os.lseek(self._file, size, os.SEEK_SET)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Adds a record. A process that is killed leaves whole lines, but for the last one."""
+        data = (json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+        while data:
+            data = data[os.write(self._file, data) :]
+        self.num_records += 1
+
+    def sync(self) -> None:
+        """Waits until what was written is on the disk."""
+        with contextlib.suppress(OSError):  # a pipe or device has none
+            os.fsync(self._file)
+
+    def __enter__(self) -> OutputFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.sync()
+        os.close(self._file)
+
+    def _lock(self) -> None:
+        if sys.platform == "win32":
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InvalidArgumentError(f"{self._path}: another process writes it; wait for its end") from error
+        except OSError:  # a file system without locks
+            return
+
+    def _checked(self, source: Path) -> tuple[int, int, int]:
+        """Records that are whole, how many of them are errors, and the bytes they take."""
+        size = records = failed = 0
+        lines = read_lines(source)
+        with os.fdopen(os.dup(self._file), "rb") as file:
+            file.seek(0)
+            data = next(file, b"")
+            while data:
+                following = next(file, b"")
+                try:
+                    if not data.endswith(b"\n"):
+                        raise ValueError("it has no end")
+                    record = json.loads(data)
+                except ValueError as error:
+                    if following:
+                        raise InvalidArgumentError(
+                            f"{self._path}: line {records + 1} is no record of a batch ({error}); name another file, "
+                            "or begin anew with --overwrite"
+                        ) from error
+                    break  # cut off when the process ended
+                self._check_record(record, records, next(lines, None))
+                failed += "error" in record
+                records += 1
+                size += len(data)
+                data = following
+        return records, failed, size
+
+    def _check_record(self, record: object, place: int, line: InputLine | None) -> None:
+        if line is not None and isinstance(record, dict) and record.get("input") == line.digest:
+            return
+        what = "there are fewer prompts" if line is None else f"line {line.number} of the prompts is another one"
+        raise InvalidArgumentError(
+            f"{self._path}: record {place + 1} does not belong to these prompts ({what}); name another file, or begin "
+            "anew with --overwrite"
+        )

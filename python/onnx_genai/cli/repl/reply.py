@@ -1,0 +1,185 @@
+"""One answer as it comes: :class:`Reply`."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from onnx_genai.cli.profile import AnswerTimes
+from onnx_genai.cli.repl.conversation import Message
+from onnx_genai.cli.repl.settings import Settings
+from onnx_genai.cli.stats import Stats, finish_word, resident_bytes
+from onnx_genai.errors import ContextOverflowError
+from onnx_genai.types import Chunk, SamplingParams, ToolCall
+
+if TYPE_CHECKING:
+    from onnx_genai.pipelines import LLM
+    from onnx_genai.pipelines.answer import AnswerParser, AnswerPiece
+
+__all__ = ["UNKNOWN_LIMIT_TOKENS", "Piece", "Reply", "Request"]
+
+UNKNOWN_LIMIT_TOKENS = 512
+"""Answer length when neither the user nor the package bounds it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a turn asks of the model."""
+
+    messages: Sequence[Message]
+    """The last one is the user's, or the result of a tool."""
+    settings: Settings
+    raw: bool = False
+    """Only the text of the last message, without the template."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    response_format: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A piece of an answer; what is not there is empty."""
+
+    reasoning: str = ""
+    content: str = ""
+    tool_call: ToolCall | None = None
+
+
+class Reply:
+    """Iterate over its :class:`Piece` s, then ask how it went. Leaving the iterator stops the model.
+
+    A piece may be empty: its tokens are counted, and their text comes later.
+    """
+
+    def __init__(self, llm: LLM, request: Request) -> None:
+        """Starts the answer.
+
+        Raises:
+            ContextOverflowError: The prompt fills the window; the text has ``n/limit``.
+            GenAIError: The template, the engine or a parameter refuses something.
+        """
+        self._llm = llm
+        params = request.settings.params(package_temperature=llm.package.generation.temperature)
+        self._parser: AnswerParser | None = None
+        grammar = None
+        if request.raw or llm.template is None:
+            ids: Sequence[int] = llm.tokenizer.encode(str(request.messages[-1]["content"]))
+        else:
+            from onnx_genai.pipelines.chat import ChatRequest
+
+            form = ChatRequest(tools=tuple(request.tools), response_format=request.response_format)
+            kwargs = request.settings.template_kwargs
+            chat = llm.prepare_chat(request.messages, params, form, template_kwargs=kwargs)
+            ids, params, grammar = chat.prompt_ids, chat.params, chat.grammar
+            self._parser = chat.form.parser()
+        self.prompt_tokens = len(ids)
+        self.asked_tokens = params.max_new_tokens
+        self._before = _pages(llm)
+        self.times = AnswerTimes()
+        self.finished: float | None = None
+        self.last: Chunk | None = None
+        self.content = ""
+        self.tool_calls: list[ToolCall] = []
+        self._stream = llm.stream(ids, self._bounded(ids, params), grammar=grammar)
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Yields one piece at least for each step of the model."""
+        for chunk in self._stream:
+            self.times.add(chunk)
+            self.last = chunk
+            pieces = self._pieces(chunk)
+            for piece in pieces:
+                self.content += piece.content
+                if piece.tool_call is not None:
+                    self.tool_calls.append(piece.tool_call)
+                yield piece
+            if not pieces:
+                yield Piece()
+        self.finished = time.perf_counter()
+
+    def close(self) -> None:
+        """Stops the model; after the end it does nothing."""
+        close = getattr(self._stream, "close", None)
+        if close is not None:
+            close()
+        self.finished = self.finished or time.perf_counter()
+
+    @property
+    def is_cut_inside_reasoning(self) -> bool:
+        """It ended before there was an answer."""
+        return self._parser is not None and self._parser.unfinished_reasoning
+
+    @property
+    def message(self) -> Message:
+        """The answer as it becomes history: without reasoning."""
+        content = self.content if self.content or not self.tool_calls else None
+        message: Message = {"role": "assistant", "content": content}
+        if self.tool_calls:
+            message["tool_calls"] = [call.as_message() for call in self.tool_calls]
+        return message
+
+    @property
+    def finish(self) -> str | None:
+        """How it ended, in a word; ``interrupt`` if it was stopped."""
+        reason = None if self.last is None else self.last.finish_reason
+        if reason is None or self.last is None:
+            return "interrupt" if self.finished is not None else None
+        return finish_word(reason, self.last.stop_reason, asked_length=self.asked_tokens is not None)
+
+    @property
+    def started(self) -> float:
+        return self.times.started
+
+    def stats(self) -> Stats:
+        """The numbers so far."""
+        arrivals = self.times.token_times
+        usage = None if self.last is None else self.last.usage
+        decoder = self._llm.info().get("decoder")
+        return Stats(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=len(arrivals) if usage is None else usage.completion_tokens,
+            cached_tokens=None if usage is None else usage.cached_tokens,
+            context_limit=self._llm.context_limit,
+            backend=None if decoder is None else str(decoder),
+            started=self.started,
+            first_token=arrivals[0] if arrivals else None,
+            last_token=arrivals[-1] if arrivals else None,
+            budget_cap=self.times.budget_cap,
+            resident=resident_bytes(),
+            finished=self.finished,
+            finish=self.finish,
+            pages=_moved(self._before, _pages(self._llm)),
+        )
+
+    def _bounded(self, ids: Sequence[int], params: SamplingParams) -> SamplingParams:
+        limit = self._llm.context_limit
+        if limit and len(ids) >= limit:
+            raise ContextOverflowError(
+                f"the context is full: {len(ids)}/{limit} tokens (limit from {self._llm.context_source})"
+            )
+        if params.max_new_tokens is not None or limit:
+            return params
+        return dataclasses.replace(params, max_new_tokens=UNKNOWN_LIMIT_TOKENS)
+
+    def _pieces(self, chunk: Chunk) -> list[Piece]:
+        if self._parser is None:
+            return [Piece(content=chunk.text)] if chunk.text else []
+        parts: list[AnswerPiece] = self._parser.feed(chunk.text)
+        if chunk.finish_reason is not None:
+            parts += self._parser.finish()
+        return [Piece(reasoning=part.reasoning, content=part.content, tool_call=part.tool_call) for part in parts]
+
+
+def _pages(llm: LLM) -> Mapping[str, float]:
+    return llm.metrics() if llm.info().get("shares_blocks") else {}
+
+
+def _moved(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[int, int] | None:
+    """Blocks that came into the hot tier and blocks that left it."""
+    if not before or not after:
+        return None
+    gone = sum(after[name] - before[name] for name in ("kv_evicted_blocks", "kv_swapped_out_blocks"))
+    here = sum(after[name] - before[name] for name in ("kv_hot_used_blocks", "kv_hot_cached_blocks"))
+    return int(max(0, here + gone)), int(gone)

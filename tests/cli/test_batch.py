@@ -1,0 +1,221 @@
+"""``generate --batch``: order, bad lines, and going on after every way to stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Run
+
+TEXT = "Hello wörld 😀\nbye"
+
+
+def _write(path: Path, lines: list[Any]) -> Path:
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    return path
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_batch_answers_each_line_in_order(run: Run, scripted_package: Callable[..., Path], tmp_path: Path) -> None:
+    prompts = _write(
+        tmp_path / "in.jsonl",
+        [
+            {"id": "a", "prompt": "Hi"},
+            "",
+            {"custom_id": 7, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3},
+            {"prompt": "Hi", "stop": "😀"},
+        ],
+    )
+
+    ran = run("generate", scripted_package(TEXT), "--batch", prompts, "--output", tmp_path / "out.jsonl")
+
+    assert (ran.code, ran.out) == (0, "")
+    first, second, third = _records(tmp_path / "out.jsonl")
+    assert (first["id"], first["line"], first["text"], first["finish_reason"]) == ("a", 1, TEXT, "stop")
+    assert first["usage"]["total_tokens"] == first["usage"]["prompt_tokens"] + first["usage"]["completion_tokens"]
+    assert (second["id"], second["line"], second["finish_reason"]) == (7, 3, "length")
+    assert second["usage"]["completion_tokens"] == 3
+    assert (third["text"], third["stop_reason"]) == ("Hello wörld ", "😀")
+
+
+def test_batch_given_bad_lines_records_errors_and_goes_on(
+    run: Run, scripted_package: Callable[..., Path], tmp_path: Path
+) -> None:
+    prompts = _write(
+        tmp_path / "in.jsonl",
+        [
+            "{broken",
+            "[1]",
+            {"prompt": ""},
+            {"prompt": "a", "messages": []},
+            {"prompt": "a", "temprature": 1},
+            {"prompt": "a", "temperature": -1},
+            {"prompt": "a", "temperature": "hot"},
+            {"prompt": "a", "n": 0},
+            {"prompt": "a", "raw": 3},
+            {"prompt": "a", "schema": {"type": "object"}, "regex": "b"},
+            {"prompt": "a" * 5000},
+            {"prompt": "Hi"},
+        ],
+    )
+    (tmp_path / "in.jsonl").write_bytes(prompts.read_bytes() + b'\xff{"prompt": 1}\n')
+
+    ran = run("generate", scripted_package(TEXT), "--batch", prompts, "--output", tmp_path / "out.jsonl")
+
+    records = _records(tmp_path / "out.jsonl")
+    assert ran.code == 0
+    assert "13 prompts answered, 12 of them with an error" in ran.err
+    assert [("error" in record) for record in records] == [True] * 11 + [False, True]
+    messages = [record["error"]["message"] for record in records if "error" in record]
+    assert "did you mean temperature?" in messages[4]
+    assert "temperature is 'hot'" in messages[6]
+    assert "exclude each other" in messages[9]
+    assert records[10]["error"]["type"] == "ContextOverflowError"
+    assert records[11]["text"] == TEXT
+
+
+def test_batch_given_options_of_a_line_lets_them_win(
+    run: Run, checksum_package: Callable[..., Path], tmp_path: Path
+) -> None:
+    line = {"prompt": "w5 w6", "raw": True}
+    prompts = _write(
+        tmp_path / "in.jsonl",
+        [
+            line,
+            {**line, "temperature": 1.5, "seed": 7},
+            {**line, "temperature": 1.5, "seed": 7},
+            {**line, "n": 2},
+            line,
+        ],
+    )
+    command = ("generate", checksum_package("gqa"), "--batch", prompts, "--greedy", "--max-new-tokens", "12")
+
+    lines = [json.loads(text) for text in run(*command).out.splitlines()]
+
+    assert lines[1]["text"] == lines[2]["text"] != lines[0]["text"] == lines[4]["text"]
+    assert len(lines[3]["choices"]) == 2
+    alone = run("generate", command[1], "-p", "w5 w6", "--raw", "--max-new-tokens", "12")
+    assert alone.out == lines[0]["text"] + "\n"
+
+
+def test_batch_given_a_seed_counts_it_up(run: Run, checksum_package: Callable[..., Path], tmp_path: Path) -> None:
+    prompts = _write(tmp_path / "in.jsonl", [{"prompt": "w5 w6"}] * 3)
+    command = ("generate", checksum_package("gqa"), "--raw", "--temperature", "1.5", "--max-new-tokens", "12")
+
+    first, second, third = (json.loads(t) for t in run(*command, "--batch", prompts, "--seed", 7).out.splitlines())
+
+    assert len({first["text"], second["text"], third["text"]}) == 3
+    assert run(*command, "-p", "w5 w6", "--seed", 8).out == second["text"] + "\n"
+
+
+@pytest.mark.parametrize("rest", [b"", b'{"line": 3, "inp', b'{"line": 3}'])
+def test_batch_given_half_an_output_goes_on(
+    run: Run, scripted_package: Callable[..., Path], tmp_path: Path, rest: bytes
+) -> None:
+    prompts = _write(tmp_path / "in.jsonl", [{"prompt": f"Hi {n}", "max_new_tokens": n + 1} for n in range(6)])
+    command = ("generate", scripted_package(TEXT), "--batch", prompts, "--output")
+    assert run(*command, tmp_path / "whole.jsonl").code == 0
+    whole = (tmp_path / "whole.jsonl").read_bytes()
+    half = tmp_path / "half.jsonl"
+    half.write_bytes(b"".join(whole.splitlines(keepends=True)[:2]) + rest)
+
+    ran = run(*command, half)
+
+    assert half.read_bytes() == whole
+    assert "2 of 6 answers are there" in ran.err
+    assert run(*command, half).err == f"{half}: 6 prompts answered\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"not json\n{}\n", "line 1 is no record of a batch"),
+        (b'{"line": 1, "input": "other"}\n', "record 1 does not belong to these prompts"),
+    ],
+)
+def test_batch_given_an_output_of_something_else_refuses_it(
+    run: Run, scripted_package: Callable[..., Path], tmp_path: Path, content: bytes, message: str
+) -> None:
+    prompts = _write(tmp_path / "in.jsonl", [{"prompt": "Hi"}])
+    output = tmp_path / "out.jsonl"
+    output.write_bytes(content)
+    command = ("generate", scripted_package(TEXT), "--batch", prompts, "--output", output)
+
+    ran = run(*command)
+
+    assert ran.code == 1
+    assert message in ran.err
+    assert output.read_bytes() == content
+    assert run(*command, "--overwrite").code == 0
+    assert _records(output)[0]["text"] == TEXT
+
+
+def test_batch_given_its_own_input_as_output_refuses_it(
+    run: Run, scripted_package: Callable[..., Path], tmp_path: Path
+) -> None:
+    prompts = _write(tmp_path / "in.jsonl", [{"prompt": "Hi"}])
+    before = prompts.read_bytes()
+
+    ran = run("generate", scripted_package(TEXT), "--batch", prompts, "--output", prompts, "--overwrite")
+
+    assert ran.code == 1
+    assert prompts.read_bytes() == before
+
+
+@pytest.mark.parametrize("arguments", [["-p", "x"], ["--stream"], ["--json"], ["--session", "s"], ["--overwrite"]])
+def test_batch_given_options_of_one_prompt_is_an_error(
+    run: Run, scripted_package: Callable[..., Path], tmp_path: Path, arguments: list[str]
+) -> None:
+    prompts = _write(tmp_path / "in.jsonl", [{"prompt": "Hi"}])
+
+    assert run("generate", scripted_package(TEXT), "--batch", prompts, *arguments).code == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_batch_interrupted_twice_gives_the_file_of_an_uninterrupted_one(
+    checksum_package: Callable[..., Path], tmp_path: Path, own_settings: Path
+) -> None:
+    lines = [
+        {"id": n, "prompt": f"w{n % 40} w{n % 7}", "max_new_tokens": 10 + n % 9, "temperature": n % 2, "seed": n}
+        for n in range(200)
+    ]
+    prompts = _write(tmp_path / "in.jsonl", [*lines[:50], "{broken", *lines[51:]])
+    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
+
+    def start(output: Path) -> subprocess.Popen[bytes]:
+        program = "import sys; from onnx_genai.cli import main; sys.exit(main())"
+        command = [sys.executable, "-c", program, "generate", str(checksum_package("gqa")), "--raw"]
+        command += ["--batch", str(prompts), "--output", str(output), "--parallel", "4"]
+        return subprocess.Popen(command, stderr=None, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+
+    assert start(whole).wait(timeout=300) == 0
+    for wanted, stop in ((30, signal.SIGKILL), (90, signal.SIGINT)):
+        process = start(parts)
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline and _num_lines(parts) < wanted:
+            time.sleep(0.005)
+        process.send_signal(stop)
+        code = process.wait(timeout=60)
+        assert code in (-signal.SIGKILL, 130, 0)  # 0: it was done before
+        assert parts.read_bytes() == whole.read_bytes()[: parts.stat().st_size]
+    assert start(parts).wait(timeout=300) == 0
+
+    assert parts.read_bytes() == whole.read_bytes()
+    assert len(_records(parts)) == 200
+
+
+def _num_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -1,0 +1,109 @@
+// What the browser tests put into the page to look at it and to play the server's part. Run as a plain script.
+
+window.probe = {
+  /** Sets the value of a field as if it was typed or chosen. */
+  fill(selector, text, event) {
+    const element = document.querySelector(selector);
+    element.value = text;
+    element.dispatchEvent(new Event(event));
+  },
+
+  /** Bodies of the requests from now on. */
+  sent: [],
+  watch() {
+    const real = window.fetch;
+    window.fetch = (path, how) => {
+      if (how?.body) this.sent.push(how.body);
+      return real(path, how);
+    };
+  },
+
+  /** Every request fails until `online`. */
+  offline() {
+    const real = window.fetch;
+    this.online = () => {
+      window.fetch = real;
+    };
+    window.fetch = () => Promise.reject(new TypeError("gone"));
+  },
+
+  /** Answers with pieces of text, `ms` apart, and a usage. */
+  answer(pieces, ms, usage) {
+    const bytes = (text) => new TextEncoder().encode(`data: ${text}\n\n`);
+    const wait = () => new Promise((done) => setTimeout(done, ms));
+    const start = async (controller) => {
+      for (const content of pieces) {
+        controller.enqueue(bytes(JSON.stringify({ choices: [{ delta: { content } }] })));
+        await wait();
+      }
+      controller.enqueue(bytes(JSON.stringify({ choices: [], usage })));
+      controller.enqueue(bytes("[DONE]"));
+      controller.close();
+    };
+    window.fetch = async () => new Response(new ReadableStream({ start }));
+  },
+
+  /** What is copied and saved from now on. */
+  copied: [],
+  saved: {},
+  catchOutput() {
+    navigator.clipboard.writeText = async (text) => void this.copied.push(text);
+    const make = URL.createObjectURL;
+    URL.createObjectURL = (blob) => {
+      this.saved.blob = blob;
+      return make(blob);
+    };
+    HTMLAnchorElement.prototype.click = function () {
+      window.probe.saved.name = this.download;
+    };
+  },
+
+  /** Chooses a file with the text in the field for imports. */
+  giveFile(text) {
+    const input = document.querySelector("#import-file");
+    const box = new DataTransfer();
+    box.items.add(new File([text], "chats.json"));
+    input.files = box.files;
+    input.dispatchEvent(new Event("change"));
+  },
+
+  /** Pixels between the view and the end of the conversation. */
+  below() {
+    const { scrollHeight, clientHeight, scrollTop } = document.querySelector("#scroll");
+    return scrollHeight - clientHeight - scrollTop;
+  },
+
+  /** Whether an element lies within the width of the window. */
+  fits(selector) {
+    const { left, right } = document.querySelector(selector).getBoundingClientRect();
+    return left >= 0 && right <= innerWidth;
+  },
+
+  /** What is said, message by message. */
+  messages() {
+    return [...document.querySelectorAll(".bubble, .assistant > .prose")].map((element) => element.innerText.trim());
+  },
+
+  /** Controls that a screen reader could not name. */
+  nameless() {
+    return [...document.querySelectorAll("button, input, textarea, select, a")]
+      .filter(
+        (element) =>
+          !element.hidden &&
+          !(element.textContent.trim() || element.ariaLabel || element.labels?.length || element.title),
+      )
+      .map((element) => element.outerHTML);
+  },
+
+  /** A word for what has the focus, and whether that can be seen. */
+  focused() {
+    const element = document.activeElement;
+    const seen =
+      element === document.body || element.id === "prompt" || getComputedStyle(element).outlineStyle !== "none";
+    return [element.id || element.ariaLabel || element.className, seen];
+  },
+
+  brightness() {
+    return Number(getComputedStyle(document.body).backgroundColor.match(/\d+/g)[0]);
+  },
+};
