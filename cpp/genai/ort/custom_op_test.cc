@@ -9,8 +9,11 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace genai::ort {
@@ -37,9 +40,9 @@ OpDefinition definition(const FunctionKernel::Function& function) {
 }
 
 /// Runs the domain's operator on `x` and returns y.
-std::vector<float> run_in(const Library& library, const OpDomain& domain, std::vector<float> x) {
+std::vector<float> run_in(const Library& library, const OpDomain& domain, std::vector<float> x, int threads = 2) {
   SessionOptions options;
-  options.intra_op_threads = 2;
+  options.intra_op_threads = threads;
   options.domains = {&domain};
   const Session session(library, Session::Bytes{one_node_model("Test", kDomain), "", "test.onnx"}, options);
   RunFrame frame(session, {"x"}, {"y"});
@@ -130,6 +133,34 @@ TEST_CASE("CustomOp_ParallelFor_CallsEachIndexOnce") {
   });
 
   CHECK(run(Library::load(*path), op, {1.0F}) == std::vector<float>(100, 1.0F));
+}
+
+/// As kernels do that ask for a thread of every core: the session may have been given fewer.
+TEST_CASE("CustomOp_ParallelForOfMoreIndicesThanThreads_StaysOnTheSessionsThreads") {
+  const auto path = test_library();
+  if (!path) return;
+  const Library& library = Library::load(*path);
+  for (const int num_threads : {1, 2, 3}) {
+    CAPTURE(num_threads);
+    std::mutex mutex;
+    std::set<std::thread::id> threads;
+    std::vector<int> calls(500);
+    const OpDefinition op = definition([&](KernelContext& context) {
+      context.output(0, {1}).as<float>()[0] = 0;
+      auto body = [&](std::size_t index) {
+        ++calls[index];
+        const std::lock_guard lock(mutex);
+        threads.insert(std::this_thread::get_id());
+      };
+      context.parallel_for(calls.size(), body);
+    });
+
+    run_in(library, OpDomain(library.api(), kDomain, {op}), {1.0F}, num_threads);
+
+    CHECK(calls == std::vector<int>(500, 1));
+    CHECK(threads.size() <= static_cast<std::size_t>(num_threads));
+    if (num_threads == 1) CHECK(threads == std::set<std::thread::id>{std::this_thread::get_id()});
+  }
 }
 
 TEST_CASE("CustomOp_ThatThrows_FailsTheRunWithItsText") {

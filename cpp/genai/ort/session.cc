@@ -26,6 +26,8 @@ class OptionsHandle {
     require(api_.call<ort_abi::SetIntraOpNumThreads>(handle_.get(), options.intra_op_threads),
             "ONNX Runtime refused intra_op_threads = " + std::to_string(options.intra_op_threads));
     add_config("session.intra_op.allow_spinning", options.spinning ? "1" : "0");
+    // Else workers poll for tens of milliseconds after the last Run.
+    add_config("session.force_spinning_stop", "1");
     if (library.has_host_allocator()) add_config(kUseEnvAllocators, "1");
     for (const auto& [key, value] : options.config) add_config(key, value);
     for (const OpDomain* const domain : options.domains) domain->add_to(handle_.get());

@@ -23,7 +23,7 @@ class OpDomain;
 
 struct SessionOptions {
   int intra_op_threads = 1;         ///< threads of one Run, the caller's included, >= 1
-  bool spinning = true;             ///< idle worker threads poll for a while: faster, but they occupy their cores
+  bool spinning = true;             ///< worker threads poll while a Run is under way, never between Runs: faster
   std::vector<Provider> providers;  ///< best first; what none of them takes runs on the CPU
   std::vector<std::pair<std::string, std::string>> config;  ///< ONNX Runtime's session config entries
   std::vector<const OpDomain*> domains;  ///< operators of our own; of the same library, outlive the session

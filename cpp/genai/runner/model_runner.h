@@ -31,13 +31,14 @@ struct RunnerInfo {
 
 /// Running figures of a decoder.
 struct RunnerStats {
-  std::int64_t kv_bytes = 0;  ///< now held for KV in the hot tier
-  std::int64_t num_runs = 0;  ///< calls of ONNX Runtime's Run
-  double run_seconds = 0.0;   ///< inside Run; all other time of execute() is our own
+  std::int64_t kv_bytes = 0;     ///< now held for KV in the hot tier
+  std::int64_t num_runs = 0;     ///< calls of ONNX Runtime's Run
+  std::int64_t num_replays = 0;  ///< paged: runs that kept the inputs of the step before (DecodeMemo)
+  double run_seconds = 0.0;      ///< inside Run; all other time of execute() is our own
   std::int64_t moved_blocks = 0;
   double move_seconds = 0.0;  ///< moving blocks between tiers
-  /// Of large pieces of memory that ONNX Runtime holds now, for all models of the process: weights, scratch, and KV of
-  /// the copy decoder.
+  /// Of large pieces of memory that ONNX Runtime and our operators hold now, for all models of the process: weights,
+  /// scratch, and KV of the copy decoder.
   std::int64_t session_bytes = 0;
 };
 

@@ -3,10 +3,17 @@
 #include "genai/base/error.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 namespace genai::runner {
+
+DecodeMemo decode_memo_from_environment() {
+  const char* const value = std::getenv("ONNX_GENAI_DECODE_MEMO");
+  return value != nullptr && std::string_view(value) == "0" ? DecodeMemo::kOff : DecodeMemo::kOn;
+}
 
 std::vector<std::pair<PagedInputs::Role, InputPort>> PagedInputs::roles(const ModelSpec& spec) {
   std::vector<std::pair<Role, InputPort>> roles = {{Role::kIds, spec.input_ids}};
@@ -28,8 +35,8 @@ std::vector<InputPort> PagedInputs::ports(const ModelSpec& spec) {
   return ports;
 }
 
-PagedInputs::PagedInputs(const ModelSpec& spec, const ort::Library& library)
-    : ort_library_(library), block_size_(spec.block_size), constants_(spec, library) {
+PagedInputs::PagedInputs(const ModelSpec& spec, const ort::Library& library, DecodeMemo memo)
+    : ort_library_(library), block_size_(spec.block_size), memo_(memo), constants_(spec, library) {
   for (const auto& [role, port] : roles(spec)) inputs_.push_back({role, port, IntegerTensor(port.dtype)});
 }
 
@@ -127,13 +134,59 @@ void PagedInputs::fill_input(Input& input, const StepPlan& plan, const Sizes& si
 
 void PagedInputs::fill(ort::RunFrame& frame, const StepPlan& plan, std::int64_t num_hot_blocks) {
   const Sizes sizes = sizes_of(plan, num_hot_blocks);
+  if (is_steady(plan, sizes)) return replay(plan);
+  row_blocks_.clear();
   std::size_t index = 0;
   for (Input& input : inputs_) {
-    if (input.tensor.reshape(dims_of(input, sizes))) frame.set_input(index, input.tensor.value(ort_library_));
+    const bool is_changed = input.tensor.reshape(dims_of(input, sizes));
+    if (is_changed || memo_ == DecodeMemo::kOff) frame.set_input(index, input.tensor.value(ort_library_));
     fill_input(input, plan, sizes);
     ++index;
   }
   constants_.fill(frame, index, dims_of(inputs_.front(), sizes));
+  filled_ = sizes;
+  const bool is_decode = sizes.tokens == sizes.sequences && sizes.rows == sizes.sequences;
+  if (memo_ == DecodeMemo::kOff || !is_decode) return;
+  for (const ScheduledSequence& sequence : plan.sequences) row_blocks_.push_back(num_blocks(sequence));
+}
+
+/// Whether the tensors hold a decode step of the same sizes, where no row has more ids than the plan has: the padding
+/// behind them can then stay.
+bool PagedInputs::is_steady(const StepPlan& plan, const Sizes& sizes) const {
+  if (row_blocks_.empty() || sizes != filled_) return false;
+  return std::equal(
+      plan.sequences.begin(), plan.sequences.end(), row_blocks_.begin(), row_blocks_.end(),
+      [this](const ScheduledSequence& sequence, std::int64_t held) { return num_blocks(sequence) >= held; });
+}
+
+void PagedInputs::replay(const StepPlan& plan) {
+  for (Input& input : inputs_) {
+    switch (input.role) {
+      case Role::kIds:
+      case Role::kPositions:
+      case Role::kPast:
+        fill_input(input, plan, filled_);
+        break;
+      case Role::kBlockTable:
+        replay_block_table(input.tensor, plan);
+        break;
+      case Role::kCumulative:
+      case Role::kLogitsIndices:
+        break;  // one token of each sequence: always 0, 1, 2, ...
+    }
+  }
+  ++num_replays_;
+}
+
+/// Copies every id that is needed: a fork or a swap changes earlier ones, too, and a look whether it did costs as much.
+void PagedInputs::replay_block_table(IntegerTensor& tensor, const StepPlan& plan) {
+  const std::span<BlockId> table = tensor.elements<BlockId>();
+  for (std::size_t row = 0; row < plan.sequences.size(); ++row) {
+    const ScheduledSequence& sequence = plan.sequences[row];
+    const std::span<BlockId> target = table.subspan(row * static_cast<std::size_t>(filled_.columns));
+    row_blocks_[row] = num_blocks(sequence);
+    std::copy_n(sequence.block_table.begin(), row_blocks_[row], target.begin());
+  }
 }
 
 }  // namespace genai::runner

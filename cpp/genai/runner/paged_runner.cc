@@ -31,7 +31,7 @@ PagedRunner::PagedRunner(std::unique_ptr<LoadedModel> model, const KvMemory& mem
     : model_(std::move(model)),
       info_(model_->info()),
       storage_(model_->spec().paged_layers, model_->spec().block_size, memory),
-      inputs_(model_->spec(), model_->ort_library()),
+      inputs_(model_->spec(), model_->ort_library(), decode_memo_from_environment()),
       frame_(model_->session(), input_names(model_->spec(), storage_), {model_->spec().logits}),
       picks_rows_(model_->spec().logits_indices.has_value()),
       bindable_rank_(bindable_rank(*model_)),
@@ -141,7 +141,7 @@ bool PagedRunner::prepare(const StepPlan& plan, std::int64_t num_rows, std::int6
 /// Makes the Run write its logits to bound_; false when it cannot.
 bool PagedRunner::bind_logits(std::int64_t rows) {
   if (bindable_rank_ == 0) return false;
-  if (bound_rows_ == rows) return true;
+  if (bound_rows_ == rows && inputs_.memo() == DecodeMemo::kOn) return true;
   const std::size_t needed = static_cast<std::size_t>(rows * info_.vocab_size) * sizeof(float);
   if (bound_.size_bytes() < needed) {
     frame_.set_output(0, ort::Value());
@@ -173,6 +173,7 @@ StepLogits PagedRunner::collect(const StepPlan& plan, std::int64_t num_rows) {
 RunnerStats PagedRunner::stats() const {
   return {.kv_bytes = num_written_ * storage_.block_bytes(),
           .num_runs = model_->num_runs(),
+          .num_replays = inputs_.num_replays(),
           .run_seconds = model_->run_seconds(),
           .moved_blocks = moved_blocks_,
           .move_seconds = move_seconds_,
