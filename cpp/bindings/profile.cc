@@ -1,3 +1,4 @@
+#include "genai/base/error.h"
 #include "genai/base/trace.h"
 #include "genai/engine/engine.h"
 

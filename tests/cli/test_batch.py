@@ -143,6 +143,7 @@ def test_batch_given_half_an_output_goes_on(
     ("content", "message"),
     [
         (b"not json\n{}\n", "line 1 is no record of a batch"),
+        (b"the only line of some notes\n", "line 1 is no record of a batch"),
         (b'{"line": 1, "input": "other"}\n', "record 1 does not belong to these prompts"),
     ],
 )

@@ -76,6 +76,17 @@ def test_piped_lines_are_texts(run: Run, encoder: Path) -> None:
     assert len(both.out.splitlines()) == 2
 
 
+def test_only_line_ends_part_texts(run: Run, encoder: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_bytes("w5\u2028w6\r\nw7\x0cw8\n".encode())
+
+    read = run("embed", encoder, "--file", texts, "--json", "--threads", 1)
+    piped = run("embed", encoder, "--json", "--threads", 1, stdin=texts.read_bytes())
+
+    assert len(read.out.splitlines()) == 2
+    assert piped.out == read.out
+
+
 def test_query_orders_texts(run: Run, encoder: Path) -> None:
     ran = run("embed", encoder, "--query", "w5", "w30", "w5", "w6", "--top-n", 2, "--threads", 1)
     lines = [line.split("\t") for line in ran.out.splitlines()]
@@ -118,6 +129,7 @@ def test_reranker_needs_a_query(run: Run, tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         (["w5", "--json", "--npy", "x"], "--json and --npy exclude each other"),
+        (["w5", "--npy", "no/such/folder/v.npy"], "name a file in a folder that exists"),
         (["w5", "--top-n", "2"], "--top-n belongs to --query"),
         (["w5", "--query", "w6", "--dimensions", "2"], "drop --dimensions"),
         ([], "no text was given"),

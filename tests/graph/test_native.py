@@ -438,20 +438,36 @@ def test_other_cuts_stay(tmp_path: Path, why: str) -> None:
     assert_same(graph, contract)
 
 
-def test_weights_behind_links_are_found_from_the_folder_of_the_real_files(tmp_path: Path) -> None:
-    """As the files of a hub cache lie; the logits cannot be cut, so nothing else has moved the references yet."""
-    graph = Builder()
-    graph.product("hidden", "a")
-    graph.product("hidden", "b")
-    graph.add(node("Add", ["a", "b"], "logits"))
-    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1"
+def linked(graph: Builder, folder: Path) -> Path:
+    """Saves a graph as the files of a hub cache lie, and returns the folder with the links."""
+    blobs, snapshot = folder / "blobs", folder / "snapshots" / "1"
     save(graph.build(), snapshot, external=True)
     blobs.mkdir()
     for name in ("model.onnx", "model.onnx.data"):
         (snapshot / name).rename(blobs / name[::-1])
         (snapshot / name).symlink_to(Path("..") / ".." / "blobs" / name[::-1])
+    return snapshot
 
-    contract = resolve(read(snapshot), backend="native")
 
-    assert contract.external_folder == blobs
+def test_weights_behind_links_are_found_from_the_folder_of_the_real_files(tmp_path: Path) -> None:
+    """The logits cannot be cut, so nothing else has moved the references yet."""
+    graph = Builder()
+    graph.product("hidden", "a")
+    graph.product("hidden", "b")
+    graph.add(node("Add", ["a", "b"], "logits"))
+    contract = resolve(read(linked(graph, tmp_path)), backend="native")
+
+    assert contract.external_folder == tmp_path / "blobs"
+    assert_same(graph, contract)
+
+
+def test_pieces_of_weights_behind_links_are_found_from_there_too(tmp_path: Path) -> None:
+    graph = packed(Builder(), [VOCAB, VOCAB])
+    del graph.nodes[-1].input[1:]
+    graph.nodes[-1].attribute.append(helper.make_attribute("num_outputs", 2))
+    graph.add(node("Add", ["gate", "up"], "logits"))
+    contract = resolve(read(linked(graph, tmp_path)), backend="native")
+
+    assert list(products(contract)[0].output) == ["gate", "up"]
+    assert contract.external_folder == tmp_path / "blobs"
     assert_same(graph, contract)

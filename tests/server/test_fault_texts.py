@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from onnx_genai import AsyncLLM
 from onnx_genai.server import ModelSpec
+from onnx_genai.server.schemas.completions import CompletionRequest
+from onnx_genai.server.schemas.embeddings import EmbeddingRequest, RerankRequest
 from tests.models.packages import CHATML
 from tests.server.conftest import HELLO
 from tests.server.running import RunningServer, chunks_of
@@ -282,3 +285,19 @@ def test_a_wrong_response_format_is_told_in_plain_words(hello: RunningServer, gi
 )
 def test_a_wrong_type_names_all_that_are_allowed(hello: RunningServer, fields: dict[str, Any], message: str) -> None:
     assert hello.chat(**fields).json()["error"]["message"] == message
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (CompletionRequest, {"prompt": [1] * 100_000 + ["a"]}),
+        (EmbeddingRequest, {"input": [1] * 100_000 + ["a"]}),
+        (EmbeddingRequest, {"input": [[1]] * 100_000 + ["a"]}),
+        (RerankRequest, {"query": "q", "documents": [1] * 100_000}),
+    ],
+)
+def test_many_wrong_entries_cost_no_more_than_one(kind: Any, body: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate(body)
+
+    assert caught.value.error_count() <= 4

@@ -175,7 +175,7 @@ class Tracer {
   std::string ops_folder_;
 };
 
-/// Records the time from its construction to its end. Does nothing when recording is off, or was at its construction.
+/// Records the time from its construction to its end. Does nothing when recording is off at its construction.
 class TraceSpan {
  public:
   TraceSpan(TraceBuffer& buffer, TraceName which, std::int64_t a = 0, std::int64_t b = 0)

@@ -49,7 +49,7 @@ class Encoder {
 
   /// Encodes texts. before_run: called before each run and every 50 ms while another caller's run is awaited; what it
   /// throws ends the call.
-  /// Throws kInvalidArgument (an empty text, an id or type out of range), kBackend (the run failed, or a vector is not
+  /// Throws kInvalidArgument (an empty text, an id out of range), kBackend (the run failed, or a vector is not
   /// finite), kResourceExhausted, kAborted (closed or forked). Cost: one run for each batch of plan_batches().
   Vectors encode(std::span<const Text> texts, const std::function<void()>& before_run);
 

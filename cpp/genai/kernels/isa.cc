@@ -28,14 +28,15 @@ bool cpu_has_avx_vnni() {
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1U << 4) != 0;
 }
 
-bool cpu_has_int8_tiles() {
+bool cpu_has_bf16_tiles() {
   unsigned a = 0;
   unsigned b = 0;
   unsigned c = 0;
   unsigned d = 0;
-  constexpr unsigned kTile = 1U << 24;
-  constexpr unsigned kInt8 = 1U << 25;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kTile) != 0 && (d & kInt8) != 0;
+  constexpr unsigned kTiles = 1U << 24 | 1U << 22;  // tiles, and their products of bfloat16
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTiles) != kTiles) return false;
+  constexpr unsigned kVectors = 1U << 5;  // conversion to bfloat16 in vectors
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & kVectors) != 0;
 }
 
 /// Linux gives a process the tiles' state on demand only.
@@ -94,7 +95,7 @@ std::vector<Isa> supported_isas() {
   const bool has_vnni = has_avx512 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
   if (has_vnni) isas.push_back(Isa::kAvx512Vnni);
-  if (has_vnni && cpu_has_int8_tiles() && may_use_tiles()) isas.push_back(Isa::kAmx);
+  if (has_vnni && cpu_has_bf16_tiles() && may_use_tiles()) isas.push_back(Isa::kAmx);
 #endif
   return isas;
 }

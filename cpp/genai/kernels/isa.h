@@ -13,7 +13,7 @@ std::string_view isa_name(Isa isa);
 
 /// What this build and this CPU can run, slowest first; kPlain always. kAvx2 includes FMA and F16C, kAvx512 is
 /// AVX-512F; the others add products of int8: NEON's dot product, VNNI on 256 and on 512 bits (with AVX-512 BW, DQ and
-/// VL), and tiles. The first call asks the system for the use of tiles. Thread-safe.
+/// VL); and of bfloat16: tiles. The first call asks the system for the use of tiles. Thread-safe.
 std::vector<Isa> supported_isas();
 
 /// The fastest supported one, or the one that the environment variable ONNX_GENAI_CPU_ISA names. Throws

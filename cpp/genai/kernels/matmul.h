@@ -43,7 +43,7 @@ struct MatMulKernels {
   /// dst[i] = src[i] as float32, for i < count; then zeros up to `padded`.
   void (*load_row)(ElementKind kind, const void* src, std::int64_t count, std::int64_t padded, float* dst);
   /// Quantizes x[steps * step_depth] into row `row`: the largest size in a block becomes 127; halves round to even. A
-  /// block with an infinity or NaN gets the scale NaN.
+  /// block with an infinity or NaN gets the scale NaN; one whose sizes are all below 1e-36 may become zeros.
   void (*quantize_row)(const float* x, std::int64_t steps, std::int64_t step_depth, std::int64_t row,
                        const QuantizedRows& out);
   /// out[count][32] = rows first..first + count - 1 times the panel, without its column_scale; `panel` was packed with

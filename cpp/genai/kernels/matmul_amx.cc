@@ -28,16 +28,16 @@
 #endif
 
 #include "genai/kernels/dot_avx512.h"
-#include "genai/kernels/matmul_impl.h"
+#include "genai/kernels/unrolled.h"
 
 namespace genai::kernels {
 namespace {
 
 /// Few rows as with AVX-512 VNNI; more in tiles of bfloat16, which keep more of the activations than int8 does and need
 /// no scaling of sums.
-struct MatMulTiles : MatMul<DotAvx512> {
-  using Base = MatMul<DotAvx512>;
-
+struct MatMulTiles {
+  static constexpr std::int64_t kLine = 64;  ///< bytes
+  static constexpr int kHalves = 2;          ///< of a panel
   static constexpr int kTileSide = 16;
   static constexpr std::int64_t kTileDepth = 32;
   /// Depth whose weights, as bfloat16, take a third of the first-level cache: rows need room beside them.
@@ -240,13 +240,19 @@ struct MatMulTiles : MatMul<DotAvx512> {
 
   /// Rows from which on unpacking the weights pays.
   static constexpr std::int64_t kLeastRows = DotAvx512::kDirectRows + 1;
-  static constexpr MatMulKernels kTileTable = {&load_row, &quantize_row, &multiply,      &multiply_exact,
-                                               &store,    kLeastRows,    &load_row_bf16, &multiply_bf16};
+
+  static MatMulKernels table() {
+    MatMulKernels kernels = kMatMulAvx512Vnni;  // which is there before any code runs
+    kernels.bf16_rows = kLeastRows;
+    kernels.load_row_bf16 = &load_row_bf16;
+    kernels.multiply_bf16 = &multiply_bf16;
+    return kernels;
+  }
 };
 
 }  // namespace
 
-const MatMulKernels kMatMulAmx = MatMulTiles::kTileTable;
+const MatMulKernels kMatMulAmx = MatMulTiles::table();
 
 }  // namespace genai::kernels
 

@@ -59,7 +59,9 @@ struct MatMul {
         poison = V::fma(v, V::zero(), poison);
       }
       const float size = largest.largest();
-      const float inverse = size > 0 && size <= std::numeric_limits<float>::max() ? 127.0F / size : 0.0F;
+      constexpr float kMax = std::numeric_limits<float>::max();
+      // Below 127 / kMax the factor would be infinite, and an activation of 0 no number.
+      const float inverse = size > 127.0F / kMax && size <= kMax ? 127.0F / size : 0.0F;
       std::int8_t* const to = codes + step * step_depth;
       const V factor = V::set1(inverse);
       I sum = D::splat(0);

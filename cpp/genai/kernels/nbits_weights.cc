@@ -44,7 +44,10 @@ void NBitsWeights::validate(const std::string& node) const {
   const auto require = [&](bool holds, const std::string& what) {
     if (!holds) throw Error(ErrorCode::kInvalidArgument, std::string("MatMulNBits ") + node + ": " + what);
   };
+  constexpr std::int64_t kMaxSize = 0x7FFFFFFF;  // products of sizes stay below 2^63
   require(depth > 0 && columns > 0, "K and N must be at least 1");
+  require(depth <= kMaxSize && columns <= kMaxSize,
+          "K is " + std::to_string(depth) + " and N is " + std::to_string(columns) + "; at most 2^31 - 1 are allowed");
   require(bits == 4 || bits == 8, "bits is " + std::to_string(bits) + "; 4 and 8 are known");
   require(block == 16 || block == 32 || block == 64 || block == 128 || block == 256,
           "block_size is " + std::to_string(block) + "; 16, 32, 64, 128 and 256 are known");

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <new>
 
@@ -13,6 +14,12 @@ constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 /// Address space of a chunk; only what is written takes memory.
 constexpr std::size_t kChunkBytes = std::size_t{64} << 20;
+
+/// Of all chunks.
+std::atomic<std::size_t>& used_bytes() {
+  static std::atomic<std::size_t> bytes{0};
+  return bytes;
+}
 
 /// Zeros at an address that is a multiple of a huge page.
 class Chunk {
@@ -30,13 +37,18 @@ class Chunk {
   }
   Chunk(const Chunk&) = delete;
   Chunk& operator=(const Chunk&) = delete;
-  ~Chunk() { munmap(mapped_, mapped_bytes_); }
+  ~Chunk() {
+    used_bytes() -= used_;
+    munmap(mapped_, mapped_bytes_);
+  }
 
   /// nullptr when it does not fit.
   std::byte* take(std::size_t size_bytes) {
     if (size_bytes > size_bytes_ - used_) return nullptr;
     std::byte* const taken = start_ + used_;
+    const std::size_t before = used_;
     used_ = std::min(size_bytes_, used_ + (size_bytes + kAlignment - 1) / kAlignment * kAlignment);
+    used_bytes() += used_ - before;
     return taken;
   }
 
@@ -62,6 +74,10 @@ std::shared_ptr<std::byte> allocate_weights(std::size_t size_bytes) {
   // A large matrix has a chunk of its own; the one before it goes on.
   if (size_bytes < kChunkBytes) current = chunk;
   return {chunk, taken};
+}
+
+std::size_t weight_bytes() {
+  return used_bytes();
 }
 
 }  // namespace genai::kernels

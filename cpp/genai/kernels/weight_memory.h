@@ -11,4 +11,7 @@ namespace genai::kernels {
 /// Thread-safe.
 std::shared_ptr<std::byte> allocate_weights(std::size_t size_bytes);
 
+/// Bytes that weights of all models hold now. Thread-safe.
+std::size_t weight_bytes();
+
 }  // namespace genai::kernels

@@ -21,6 +21,14 @@ TEST_CASE("weights are zero, aligned and apart from each other") {
   for (std::size_t i = 0; i < all.size(); ++i) CHECK(all[i].get()[0] == static_cast<std::byte>(i + 1));
 }
 
+TEST_CASE("weights count while they live") {
+  const std::size_t before = weight_bytes();
+  std::shared_ptr<std::byte> weights = allocate_weights(64UL << 20);
+  CHECK(weight_bytes() - before == 64UL << 20);
+  weights.reset();
+  CHECK(weight_bytes() == before);
+}
+
 TEST_CASE("weights outlive their neighbours") {
   std::shared_ptr<std::byte> kept = allocate_weights(1000);
   {

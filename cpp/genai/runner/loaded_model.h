@@ -2,6 +2,7 @@
 
 #include "genai/base/trace.h"
 #include "genai/core/model_spec.h"
+#include "genai/kernels/weight_memory.h"
 #include "genai/ort/session.h"
 #include "genai/runner/kv_layout.h"
 #include "genai/runner/model_runner.h"
@@ -44,7 +45,9 @@ class LoadedModel {
   /// What the engine thread records.
   TraceBuffer& trace() { return tracer_->thread(TraceThread::kEngine); }
   /// See RunnerStats.
-  std::int64_t session_bytes() const { return static_cast<std::int64_t>(ort_library_.host_allocator_used_bytes()); }
+  std::int64_t session_bytes() const {
+    return static_cast<std::int64_t>(ort_library_.host_allocator_used_bytes() + kernels::weight_bytes());
+  }
   std::int64_t num_runs() const { return num_runs_; }
   double run_seconds() const { return run_seconds_; }
 

@@ -131,7 +131,7 @@ class OutputFile:
                         raise ValueError("it has no end")
                     record = json.loads(data)
                 except ValueError as error:
-                    if following:
+                    if following or not (records or _may_begin_record(data)):
                         raise InvalidArgumentError(
                             f"{self._path}: line {records + 1} is no record of a batch ({error}); name another file, "
                             "or begin anew with --overwrite"
@@ -152,3 +152,9 @@ class OutputFile:
             f"{self._path}: record {place + 1} does not belong to these prompts ({what}); name another file, or begin "
             "anew with --overwrite"
         )
+
+
+def _may_begin_record(data: bytes) -> bool:
+    """Whether a line that is cut off can be the beginning of a record, and not somebody's own text."""
+    head = b'{"line": '
+    return data[: len(head)] == head[: len(data)]

@@ -83,6 +83,8 @@ def embed(model: str, texts: tuple[str, ...], **values: Any) -> None:
 def _check_usage(values: dict[str, Any]) -> None:
     if values["as_json"] and values["npy"] is not None:
         raise click.UsageError("--json and --npy exclude each other; give one of them")
+    if values["npy"] is not None:
+        _check_npy(values["npy"])
     if values["query"] is None:
         if values["top_n"] is not None:
             raise click.UsageError("--top-n belongs to --query")
@@ -92,19 +94,35 @@ def _check_usage(values: dict[str, Any]) -> None:
             raise click.UsageError(f"--query prints texts and scores; drop --{name.replace('_', '-')}")
 
 
+def _check_npy(path: Path) -> None:
+    """Found now, and not after the vectors that took minutes."""
+    if str(path) == "-":
+        if sys.stdout.isatty():
+            raise click.UsageError(
+                "--npy - writes bytes that no terminal shows; redirect standard output or name a file"
+            )
+    elif path.is_dir() or not path.absolute().parent.is_dir():
+        raise click.UsageError(f"--npy is {str(path)!r}; name a file in a folder that exists")
+
+
 def _given_texts(texts: Sequence[str], file: Path | None) -> list[str]:
     """Arguments, then the lines of the file; piped lines if there is neither."""
     found = list(texts)
     if file is not None and str(file) != "-":
         try:
-            found += file.read_text(encoding="utf-8-sig").splitlines()
+            found += _lines(file.read_text(encoding="utf-8-sig"))
         except UnicodeDecodeError as error:
             raise InvalidArgumentError(f"{file} is not UTF-8 (byte {error.start}); convert it") from error
     elif file is not None or (not found and console.has_piped_stdin()):
-        found += console.read_stdin().splitlines()
+        found += _lines(console.read_stdin())
     if not found:
         raise click.UsageError("no text was given; write it behind MODEL, or use --file, or pipe it in")
     return found
+
+
+def _lines(text: str) -> list[str]:
+    """One text a line. ``str.splitlines`` also cuts at characters that stand inside of a text, such as U+2028."""
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n") if text else []
 
 
 def _vectors(
@@ -131,8 +149,6 @@ def _write_npy(path: Path, vectors: npt.NDArray[np.float32]) -> None:
         with path.open("wb") as file:
             np.save(file, vectors)
         return
-    if sys.stdout.isatty():
-        raise click.UsageError("--npy - writes bytes that no terminal shows; redirect standard output or name a file")
     buffer = io.BytesIO()
     np.save(buffer, vectors)
     sys.stdout.buffer.write(buffer.getvalue())

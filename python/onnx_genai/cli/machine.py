@@ -64,8 +64,8 @@ def machine_facts(*, bandwidth: bool) -> dict[str, Any]:
 
 
 def read_bandwidth(threads: int, *, seconds: float = 1.0) -> float:
-    """Bytes a second that so many threads read from memory together; each has 256 MiB of its own, or less if memory is
-    short. Takes ``seconds`` and the time to fill them.
+    """Bytes a second that so many threads read from memory together; each has 256 MiB of its own, or less if there
+    are many. Takes ``seconds`` and the time to fill them.
     """
     import numpy as np
 

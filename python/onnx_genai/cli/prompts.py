@@ -19,7 +19,16 @@ from onnx_genai.types import SamplingParams
 if TYPE_CHECKING:
     from onnx_genai.pipelines import LLM, AsyncLLM, GrammarSpec, Session
 
-__all__ = ["Request", "SavedTurns", "given_prompt", "grammar_from", "plain_text", "rendered_text", "request_for"]
+__all__ = [
+    "UNKNOWN_LIMIT_TOKENS",
+    "Request",
+    "SavedTurns",
+    "given_prompt",
+    "grammar_from",
+    "plain_text",
+    "rendered_text",
+    "request_for",
+]
 
 UNKNOWN_LIMIT_TOKENS = 512
 """Answer length when neither the user nor the package bounds it."""

@@ -63,8 +63,8 @@ def resolve(
         decoder: Who keeps the KV. "paged" rewrites the graph to PagedAttention, in memory; "slot" and "copy" take it
             as it is; "auto" takes the first of them that the graph allows, and no "paged" without ``last_logits``.
         kv_dtype: Element type of the KV; "auto" for that of the graph. Others need the paged decoder.
-        backend: Whose quantized products the graph has: "ort" leaves those of ONNX Runtime, "native" rewrites to ours
-            what can be, in memory, "auto" what is faster then. Other than "ort" it needs ``last_logits``.
+        backend: Whose quantized products the graph has: "ort" leaves those of ONNX Runtime, "auto" and "native" rewrite
+            to ours what can be, in memory; "native" fails if nothing can. Other than "ort" it needs ``last_logits``.
 
     Raises:
         PackageError: The file is broken or weights are missing, a declared port does not exist, or an input has no

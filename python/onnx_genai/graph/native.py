@@ -39,7 +39,7 @@ def native_products(contract: GraphContract, skeleton: Skeleton, backend: Backen
         contract: Of the graph as it is.
         skeleton: Its ``model`` is what ``contract.model_bytes`` holds, or the file as loaded if that is empty. It is
             the rewritten one on success, and untouched else.
-        backend: "ort" replaces nothing. "auto" replaces what our operator computes faster, "native" whatever it can.
+        backend: "ort" replaces nothing, "auto" and "native" what our operator can compute; "native" must find some.
 
     Raises:
         UnsupportedError: The backend is "native", but nothing can be replaced.
@@ -57,6 +57,8 @@ def native_products(contract: GraphContract, skeleton: Skeleton, backend: Backen
     if found.products and not contract.model_bytes:
         try:
             folder = relocate(skeleton)
+            # Pieces of constants refer to their files as relocate() names them.
+            found, grouping = _plan(skeleton.model, index)
         except NotRecognisedError as why:
             found = _all_refused(found, f"has weights that cannot be referred to ({why})")
     if not found.products:

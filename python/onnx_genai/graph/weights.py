@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 from onnx import numpy_helper
 
-from onnx_genai.graph.index import attribute_int, operator_of
+from onnx_genai.graph.index import attribute_int, input_of, operator_of
 from onnx_genai.graph.projection import NotRecognisedError
 from onnx_genai.graph.skeleton import Skeleton, subgraphs_of, tensors_of
 
@@ -85,8 +85,8 @@ def reshape_references(graph: onnx.GraphProto) -> bool:
     for place, node in enumerate(graph.node):
         if operator_of(node) != ("", "Reshape") or any(node.output[0] == value.name for value in graph.output):
             continue
-        tensor = tensors.get(node.input[0])
-        target = tensors.get(node.input[1]) or constants.get(node.input[1])
+        tensor = tensors.get(input_of(node, 0))
+        target = tensors.get(input_of(node, 1)) or constants.get(input_of(node, 1))
         if tensor is None or target is None or tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
         dims = _reshaped(tensor, target, keep_zero=bool(attribute_int(node, "allowzero", 0)))

@@ -101,7 +101,7 @@ def jsonl_samples(
         InvalidArgumentError: A line is no such object; it is named.
     """
     found = []
-    for number, line in enumerate(_read(path).splitlines(), start=1):
+    for number, line in enumerate(_read(path).split("\n"), start=1):
         if not line.strip():
             continue
         entry = _object(line, f"{path}:{number}")

@@ -16,6 +16,8 @@ from onnx_genai.load_test.http import HttpClient, NoAnswerError
 
 __all__ = ["Load", "first_model", "run_load"]
 
+_LIST_SECONDS = 30.0
+
 
 @dataclass(slots=True)
 class Load:
@@ -35,6 +37,22 @@ async def first_model(client: HttpClient) -> str:
         NoAnswerError: Nobody answers.
         NoAnswerError: It lists none.
     """
+    try:
+        body = await asyncio.wait_for(_models(client), _LIST_SECONDS)
+    except asyncio.TimeoutError as error:
+        raise NoAnswerError(
+            f"{client.base_url} does not list its models within {_LIST_SECONDS:g} s; name one with --model, or check "
+            "the address"
+        ) from error
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
+        raise NoAnswerError(f"{client.base_url} answers in no form of HTTP; check the address") from error
+    try:
+        return str(json.loads(body)["data"][0]["id"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise NoAnswerError(f"{client.base_url} lists no model; name one with --model") from error
+
+
+async def _models(client: HttpClient) -> bytes:
     async with client.request("GET", "/models") as response:
         body = await response.read()
         if response.status != 200:
@@ -42,10 +60,7 @@ async def first_model(client: HttpClient) -> str:
                 f"{client.base_url} answers {response.status} when asked for its models; name one with --model, and "
                 "check the address and the API key"
             )
-    try:
-        return str(json.loads(body)["data"][0]["id"])
-    except (ValueError, LookupError, TypeError) as error:
-        raise NoAnswerError(f"{client.base_url} lists no model; name one with --model") from error
+        return body
 
 
 async def run_load(

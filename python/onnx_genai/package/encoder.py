@@ -18,6 +18,7 @@ from onnx_genai.package.fields import Fields
 from onnx_genai.package.files import PackageFolder, parse_json
 from onnx_genai.package.model import ContextLimit, ModelPackage
 from onnx_genai.package.reader import read
+from onnx_genai.package.repository import ENCODER_FILES
 from onnx_genai.package.safetensors import TensorFile
 
 __all__ = ["COMPANIONS", "Activation", "DenseLayer", "EncoderPackage", "PoolingMode", "read_encoder"]
@@ -27,11 +28,7 @@ COMPANIONS = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
-    "modules.json",
-    "config_sentence_transformers.json",
-    "sentence_*_config.json",
-    "[0-9]_*/config.json",
-    "[0-9]_*/model.safetensors",
+    *ENCODER_FILES,
     "LICENSE",
 )
 """Files beside the graph of an encoder, as patterns of paths."""

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from onnx_genai.errors import NotFoundError, PackageError, UnsupportedError
 from onnx_genai.package import layouts
 
-__all__ = ["RepositoryFile", "select_files"]
+__all__ = ["ENCODER_FILES", "RepositoryFile", "select_files"]
 
 COMPANIONS = frozenset(
     {

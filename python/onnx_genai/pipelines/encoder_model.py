@@ -187,7 +187,11 @@ class EncoderModel:
         _check_bool("truncate", truncate)
         _check_documents(query, documents)
         if self.kind == "reranker":
-            whole = self.tokenizer.encode_whole([(query, document) for document in documents])
+            pairs = [(query, document) for document in documents]
+            # A query that is too long is found at the first pair, and not tokenised once for each document.
+            for first in self.tokenizer.encode_whole(pairs[:1]):
+                self._fitted(first, 0, truncate)
+            whole = self.tokenizer.encode_whole(pairs)
             return PreparedTexts(texts=tuple(self._fitted(text, number, truncate) for number, text in enumerate(whole)))
         sides = [([query], self._side_prompt(_QUERY_NAMES)), (documents, self._side_prompt(_DOCUMENT_NAMES))]
         parts = [self.prepare(texts, prompt_name=name, truncate=truncate).texts for texts, name in sides]

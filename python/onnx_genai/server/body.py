@@ -150,11 +150,12 @@ class _Body:
 
 def _field_error(error: ValidationError) -> ApiError:
     """What is wrong with the first wrong field; where it may have several forms, all of them are named."""
-    paths = [(_path(each), each) for each in error.errors(include_url=False, include_context=False)]
+    places = [(_place(each), each) for each in error.errors(include_url=False, include_context=False)]
     # Where a list or object has a wrong entry, only the entry is wrong, and not that it is no text.
-    inner = [place for place in paths if not any(_is_within(other, place[0]) for other, _ in paths)]
-    path = inner[0][0]
-    own = [each for place, each in inner if place == path]
+    outer = {place[:size] for place, _ in places for size in range(len(place))}
+    inner = [each for each in places if each[0] not in outer]
+    first = inner[0][0]
+    own = [each for place, each in inner if place == first]
     wanted = list(dict.fromkeys(_WANTED.get(each["type"], each["msg"]).removeprefix("Value error, ") for each in own))
     if len(wanted) > 1:
         wanted = [wanted[0], *(each.removeprefix("Input should be ") for each in wanted[1:])]
@@ -162,24 +163,19 @@ def _field_error(error: ValidationError) -> ApiError:
     given = _JSON_NAMES.get(type(own[0]["input"]))
     if text.startswith("Input should be ") and given is not None and own[0]["type"].endswith("_type"):
         text += f", and not {given}"
-    name = path[:200] or None
+    name = "".join(first).lstrip(".")[:200] or None
     code = f"invalid_{own[0]['type']}"[:64]
     return ApiError(400, f"{name or 'The body'}: {text}"[:1000], param=name, code=code)
 
 
-def _path(detail: ErrorDetails) -> str:
+def _place(detail: ErrorDetails) -> tuple[str, ...]:
     """Where a wrong field is, as clients write it; without the names of the alternatives that were tried."""
-    path = ""
-    for part in detail["loc"]:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif not _ALTERNATIVE.fullmatch(part):
-            path += f".{part}"
-    return path.lstrip(".")
-
-
-def _is_within(path: str, outer: str) -> bool:
-    return path.startswith((f"{outer}[", f"{outer}."))
+    parts = detail["loc"]
+    return tuple(
+        f"[{part}]" if isinstance(part, int) else f".{part}"
+        for part in parts
+        if isinstance(part, int) or not _ALTERNATIVE.fullmatch(part)
+    )
 
 
 def _refused_constant(name: str) -> float:

@@ -95,7 +95,7 @@ class _File:
     def answer(self, request: Request, **headers: str) -> Response:
         """The file, or 304 if the caller has it."""
         own = {**_HEADERS, "ETag": self.etag, **headers}
-        if self.etag in _etags(request.headers.get("if-none-match", "")):
+        if {self.etag, "*"} & _etags(request.headers.get("if-none-match", "")):
             return Response(status_code=304, headers=own)
         return Response(self.content, headers={**own, "Content-Type": self.content_type})
 

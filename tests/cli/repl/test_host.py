@@ -92,6 +92,21 @@ def test_use_model_given_ctrl_c_keeps_the_old_and_closes_the_late_one(host: Mode
     assert closed.wait(60)
 
 
+def test_use_model_given_ctrl_c_while_it_is_fetched_keeps_the_old(
+    host: ModelHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(*_: object, **__: object) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("onnx_genai.cli.repl.host.fetched_model", pressed)
+    old = host.llm
+
+    with pytest.raises(AbortedError, match="fetching was stopped; the model from before is still there"):
+        host.use_model("other", Interrupts())
+
+    assert host.llm is old
+
+
 def test_use_provider_given_an_unknown_one_loads_nothing(host: ModelHost) -> None:
     host.options.load = lambda _: pytest.fail("loaded")  # type: ignore[attr-defined]
 

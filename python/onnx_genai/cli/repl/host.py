@@ -85,10 +85,16 @@ class ModelHost:
         """Loads another model in place of this one.
 
         Raises:
+            AbortedError: Ctrl-C was pressed; the old one stays.
             GenAIError: It cannot be found or loaded; the old one stays.
         """
         options = dataclasses.replace(self.options, variant=None)
-        path = fetched_model(name, variant=None, offline=options.offline)
+        try:
+            with interrupts.raising():  # a download may take long
+                path = fetched_model(name, variant=None, offline=options.offline)
+        except KeyboardInterrupt as error:
+            interrupts.take()
+            raise AbortedError("fetching was stopped; the model from before is still there") from error
         self._load(name, path, options, interrupts)
 
     def use_provider(self, name: str, interrupts: Interrupts) -> None:

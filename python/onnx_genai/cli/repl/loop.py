@@ -13,6 +13,7 @@ from typing import Any
 
 from onnx_genai.cli import console
 from onnx_genai.cli.profile import Profiler
+from onnx_genai.cli.prompts import UNKNOWN_LIMIT_TOKENS
 from onnx_genai.cli.repl.conversation import Conversation, Message
 from onnx_genai.cli.repl.editor import Input
 from onnx_genai.cli.repl.host import ModelHost
@@ -164,8 +165,8 @@ class Repl:
             )
         if not llm.context_limit and self.settings.sampling.max_new_tokens is None:
             console.warn(
-                "the package states no context limit, so answers end after 512 tokens; set --max-new-tokens or "
-                "--max-context, or model.max_sequence_length in inference_metadata.yaml"
+                f"the package states no context limit, so answers end after {UNKNOWN_LIMIT_TOKENS} tokens; set "
+                "--max-new-tokens or --max-context, or model.max_sequence_length in inference_metadata.yaml"
             )
 
     def context_line(self, width: int) -> str:

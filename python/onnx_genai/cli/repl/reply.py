@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onnx_genai.cli.profile import AnswerTimes
+from onnx_genai.cli.prompts import UNKNOWN_LIMIT_TOKENS
 from onnx_genai.cli.repl.conversation import Message
 from onnx_genai.cli.repl.settings import Settings
 from onnx_genai.cli.stats import Stats, finish_word, resident_bytes
@@ -19,10 +20,7 @@ if TYPE_CHECKING:
     from onnx_genai.pipelines import LLM
     from onnx_genai.pipelines.answer import AnswerParser, AnswerPiece
 
-__all__ = ["UNKNOWN_LIMIT_TOKENS", "Piece", "Reply", "Request"]
-
-UNKNOWN_LIMIT_TOKENS = 512
-"""Answer length when neither the user nor the package bounds it."""
+__all__ = ["Piece", "Reply", "Request"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

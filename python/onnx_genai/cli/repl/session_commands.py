@@ -110,7 +110,8 @@ def load(repl: Repl, path: Path) -> None:
     settings = repl.settings.with_values(saved.settings)
     if saved.kv is not None and saved.kv.exists():
         repl.host.llm.load_session(saved.kv, allow_recompute=True).close()
-    repl.conversation, repl.settings, repl.is_raw = saved.conversation, settings, saved.raw
+    repl.conversation, repl.settings = saved.conversation, settings
+    repl.is_raw = saved.raw or repl.host.llm.template is None
     repl.draft = ""
     if saved.model != repl.host.name:
         repl.screen.note(f"It was held with {saved.model}; {repl.host.label} goes on with it.")

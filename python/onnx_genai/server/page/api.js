@@ -102,6 +102,7 @@ function asServerError(error) {
 }
 
 const BY_CODE = {
+  __proto__: null, // a code may come from an imported file
   context_length_exceeded: [
     "The chat is too long for this model",
     "Start a new chat, edit an earlier message to go on from there, or ask for fewer tokens in the settings.",
@@ -129,7 +130,7 @@ const BY_STATUS = {
   503: ["The server is not ready", "Try again in a moment."],
 };
 
-const HELP = { context_length_exceeded: "new", body_too_large: "new", invalid_api_key: "key" };
+const HELP = { __proto__: null, context_length_exceeded: "new", body_too_large: "new", invalid_api_key: "key" };
 
 /** Title, advice and what helps ("key", "settings", "new" or "retry") for the facts of an error. */
 export function advise({ status, code, param }) {

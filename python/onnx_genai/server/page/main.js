@@ -441,7 +441,7 @@ class Page {
     const place = byId("window");
     place.hidden = !usage || !size;
     if (place.hidden) return;
-    const used = usage.prompt + usage.completion;
+    const used = (usage.prompt ?? 0) + (usage.completion ?? 0);
     const share = Math.min((used * 100) / size, 100);
     const bar = el("span.bar", {}, el("i"));
     bar.firstChild.style.width = `${share}%`;

@@ -293,7 +293,7 @@ const seconds = (ms) => (ms < 9950 ? `${(ms / 1000).toFixed(1)} s` : `${Math.rou
 /** [[name, text, tip]] of what is known about an answer's speed and tokens. */
 export function statistics({ usage, times, state, model }) {
   const stats = [];
-  const count = (number) => number.toLocaleString("en");
+  const count = (number = 0) => number.toLocaleString("en"); // an imported chat may lack some
   if (times?.rate)
     stats.push([
       "rate",

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema
 
 from onnx_genai.server.errors import ApiError
 
-__all__ = ["RequestModel"]
+__all__ = ["ListOf", "RequestModel"]
+
+T = TypeVar("T")
+
+
+class _FailsFast:
+    """As pydantic's ``FailFast``, which cannot be part of a union."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return cast("CoreSchema", {**handler(source), "fail_fast": True})
+
+
+ListOf = Annotated[list[T], _FailsFast()]
+"""A list of a body. Its check ends at the first wrong entry: one error for each of millions would fill the memory."""
 
 _log = logging.getLogger("onnx_genai.server")
 

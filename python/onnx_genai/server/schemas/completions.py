@@ -9,6 +9,7 @@ from pydantic import Field
 
 from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError
+from onnx_genai.server.schemas.base import ListOf
 from onnx_genai.server.schemas.sampling import GenerationRequest
 
 __all__ = ["CompletionRequest"]
@@ -32,7 +33,7 @@ class CompletionRequest(GenerationRequest):
         "prompt_logprobs": "give echo and logprobs",
     }
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | ListOf[str] | ListOf[int] | ListOf[ListOf[int]]
     suffix: str | None = None
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool | None = None

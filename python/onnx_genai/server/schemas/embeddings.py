@@ -9,7 +9,7 @@ from pydantic import Field
 
 from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError
-from onnx_genai.server.schemas.base import RequestModel
+from onnx_genai.server.schemas.base import ListOf, RequestModel
 
 __all__ = ["DocumentIn", "EmbeddingRequest", "RerankRequest"]
 
@@ -23,7 +23,7 @@ class EmbeddingRequest(RequestModel):
     }
 
     model: str | None = None
-    input: str | list[str] | list[int] | list[list[int]]
+    input: str | ListOf[str] | ListOf[int] | ListOf[ListOf[int]]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(None, ge=1)
     user: str | None = None
@@ -80,7 +80,7 @@ class RerankRequest(RequestModel):
 
     model: str | None = None
     query: str
-    documents: list[str | DocumentIn]
+    documents: ListOf[str | DocumentIn]
     top_n: int | None = Field(None, ge=1)
     return_documents: bool | None = None
     truncate: bool | None = None

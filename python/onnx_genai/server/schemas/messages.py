@@ -11,7 +11,7 @@ from pydantic import Field
 from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError
 from onnx_genai.server.model import ChatCall, CompletionOptions
-from onnx_genai.server.schemas.base import RequestModel
+from onnx_genai.server.schemas.base import ListOf, RequestModel
 from onnx_genai.server.schemas.sampling import check_stop_lengths
 from onnx_genai.types import SamplingParams
 
@@ -20,7 +20,7 @@ __all__ = ["CountTokensRequest", "MessagesRequest"]
 
 class _MessageIn(RequestModel):
     role: Literal["user", "assistant", "system"]
-    content: str | list[dict[str, Any]]
+    content: str | ListOf[dict[str, Any]]
 
 
 class _ToolIn(RequestModel):
@@ -53,9 +53,9 @@ class CountTokensRequest(RequestModel):
     }
 
     model: str | None = None
-    messages: list[_MessageIn] = Field(min_length=1)
-    system: str | list[dict[str, Any]] | None = None
-    tools: list[_ToolIn] | None = None
+    messages: ListOf[_MessageIn] = Field(min_length=1)
+    system: str | ListOf[dict[str, Any]] | None = None
+    tools: ListOf[_ToolIn] | None = None
     tool_choice: _ToolChoiceIn | None = None
     thinking: _ThinkingIn | None = None
 
@@ -121,7 +121,7 @@ class MessagesRequest(CountTokensRequest):
     """The whole request."""
 
     max_tokens: int = Field(ge=1)
-    stop_sequences: list[str] | None = None
+    stop_sequences: ListOf[str] | None = None
     stream: bool | None = None
     temperature: float | None = None
     top_p: float | None = None

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError
-from onnx_genai.server.schemas.base import RequestModel
+from onnx_genai.server.schemas.base import ListOf, RequestModel
 from onnx_genai.types import SamplingParams
 
 __all__ = ["ResponseRequest"]
@@ -52,17 +52,17 @@ class ResponseRequest(RequestModel):
     }
 
     model: str | None = None
-    input: str | list[dict[str, Any]]
+    input: str | ListOf[dict[str, Any]]
     instructions: str | None = None
     max_output_tokens: int | None = Field(None, ge=1)
     temperature: float | None = None
     top_p: float | None = None
     top_logprobs: int | None = None
-    include: list[str] | None = None
+    include: ListOf[str] | None = None
     stream: bool | None = None
     store: bool | None = None
     previous_response_id: str | None = None
-    tools: list[_ToolIn] | None = None
+    tools: ListOf[_ToolIn] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: _TextIn | None = None

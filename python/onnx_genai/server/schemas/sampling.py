@@ -9,7 +9,7 @@ from pydantic import Field
 
 from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError
-from onnx_genai.server.schemas.base import RequestModel
+from onnx_genai.server.schemas.base import ListOf, RequestModel
 from onnx_genai.types import SamplingParams
 
 __all__ = ["GenerationRequest", "StreamOptions", "check_stop_lengths"]
@@ -76,11 +76,11 @@ class GenerationRequest(RequestModel):
     dry_multiplier: float | None = None
     dry_base: float | None = None
     dry_allowed_length: int | None = None
-    dry_sequence_breakers: list[int] | None = None
+    dry_sequence_breakers: ListOf[int] | None = None
     logit_bias: dict[str, float] | None = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**64)
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: str | ListOf[str] | None = None
+    stop_token_ids: ListOf[int] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
