@@ -25,10 +25,11 @@ constexpr double kSmallWork = 64 << 10;
 /// Elements of activations from which on several threads prepare them.
 constexpr std::int64_t kManyElements = 32 << 10;
 
-/// Whether rows must not depend on how many they are: the environment variable ONNX_GENAI_BATCH_INVARIANT.
+/// Whether a row must not depend on how many there are. It must not, unless the environment variable
+/// ONNX_GENAI_BATCH_INVARIANT is 0: a prompt that is known in part would be answered otherwise than a new one.
 bool is_batch_invariant() {
   const char* const value = std::getenv("ONNX_GENAI_BATCH_INVARIANT");
-  return value != nullptr && *value != '\0' && std::string_view(value) != "0";
+  return value == nullptr || std::string_view(value) != "0";
 }
 
 /// One of the matrices.
