@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,9 +20,6 @@ from tests.models.packages import (
 from tests.models.reference import why_not_runnable
 
 ROOT = Path(__file__).resolve().parents[1]
-
-# A handler of an earlier command may hold a stream that its test has closed; the complaint would go to standard error.
-logging.raiseExceptions = False
 
 
 class _PackageShelf:

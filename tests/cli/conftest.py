@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,18 @@ def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
     monkeypatch.delenv("ONNX_GENAI_CONFIG", raising=False)
     return folder / "onnx-genai"
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    """The logs that commands set up for their process, put back: a handler holds a stream that is closed later."""
+    logs = [logging.getLogger(name) for name in ("onnx_genai", "uvicorn", "asyncio")]
+    before = [(list(log.handlers), log.propagate, log.level) for log in logs]
+    yield
+    for log, (handlers, propagate, level) in zip(logs, before, strict=True):
+        log.handlers[:] = handlers
+        log.propagate = propagate
+        log.setLevel(level)  # unlike an assignment, it forgets what was asked of the log before
 
 
 @pytest.fixture

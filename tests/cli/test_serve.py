@@ -21,11 +21,6 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     calls: list[Any] = []
     monkeypatch.setattr(onnx_genai.server, "serve", lambda models, config: calls.extend((models, config)))
     monkeypatch.delenv("ONNX_GENAI_API_KEY", raising=False)
-    for name in ("onnx_genai", "uvicorn"):
-        log = logging.getLogger(name)
-        monkeypatch.setattr(log, "handlers", list(log.handlers))
-        monkeypatch.setattr(log, "propagate", log.propagate)
-        monkeypatch.setattr(log, "level", log.level)
     return calls
 
 
