@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, TypeVar, cast
@@ -9,9 +10,10 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
+from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError
 
-__all__ = ["ListOf", "RequestModel"]
+__all__ = ["ListOf", "RequestModel", "bad_value", "bounded_tools", "tool_object"]
 
 T = TypeVar("T")
 
@@ -51,3 +53,30 @@ class RequestModel(BaseModel):
         ignored = sorted(extra.keys() - self.refused.keys())
         if ignored:
             _log.info("fields that were ignored: %s", ", ".join(ascii(name)[1:-1][:64] for name in ignored[:16]))
+
+
+def bad_value(param: str, text: str) -> ApiError:
+    """A field with a value that cannot be taken."""
+    return ApiError(400, text, param=param, code="invalid_value")
+
+
+def tool_object(name: str, description: str | None, parameters: Any) -> dict[str, Any]:
+    """A tool as OpenAI's chat writes it, without what is None."""
+    function = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}
+
+
+def bounded_tools(tools: list[dict[str, Any]], limits: Limits) -> list[dict[str, Any]]:
+    """The tools, if they are within the limits.
+
+    Raises:
+        ApiError: 400, they are too many or too large.
+    """
+    size = len(json.dumps(tools))
+    if len(tools) > limits.max_tools or size > limits.max_schema_bytes:
+        raise bad_value(
+            "tools",
+            f"tools has {len(tools)} entries of {size} bytes; this server allows at most {limits.max_tools} of "
+            f"{limits.max_schema_bytes}",
+        )
+    return tools

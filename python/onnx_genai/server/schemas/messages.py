@@ -9,9 +9,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from onnx_genai.server.config import Limits
-from onnx_genai.server.errors import ApiError
 from onnx_genai.server.model import ChatCall, CompletionOptions
-from onnx_genai.server.schemas.base import ListOf, RequestModel
+from onnx_genai.server.schemas.base import ListOf, RequestModel, bad_value, bounded_tools, tool_object
 from onnx_genai.server.schemas.sampling import check_stop_lengths
 from onnx_genai.types import SamplingParams
 
@@ -86,19 +85,11 @@ class CountTokensRequest(RequestModel):
         tools = []
         for index, tool in enumerate(self.tools):
             if tool.type not in (None, "custom") or tool.input_schema is None:
-                raise _bad(
+                raise bad_value(
                     f"tools[{index}]", f"tools[{index}] has no input_schema; only tools of the client exist here"
                 )
-            function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
-            tools.append({"type": "function", "function": {k: v for k, v in function.items() if v is not None}})
-        size = len(json.dumps(tools))
-        if len(tools) > limits.max_tools or size > limits.max_schema_bytes:
-            raise _bad(
-                "tools",
-                f"tools has {len(tools)} entries of {size} bytes; this server allows at most {limits.max_tools} of "
-                f"{limits.max_schema_bytes}",
-            )
-        return tools
+            tools.append(tool_object(tool.name, tool.description, tool.input_schema))
+        return bounded_tools(tools, limits)
 
     def tool_choice_value(self) -> str | dict[str, Any]:
         """The choice in OpenAI's form."""
@@ -110,10 +101,10 @@ class CountTokensRequest(RequestModel):
             return "none"
         if choice.type == "any":
             if not names:
-                raise _bad("tool_choice", "tool_choice is 'any', but there are no tools")
+                raise bad_value("tool_choice", "tool_choice is 'any', but there are no tools")
             return "required"
         if choice.name not in names:
-            raise _bad("tool_choice", f"tool_choice names {choice.name!r:.60}, which is not among the tools")
+            raise bad_value("tool_choice", f"tool_choice names {choice.name!r:.60}, which is not among the tools")
         return {"type": "function", "function": {"name": choice.name}}
 
 
@@ -136,10 +127,10 @@ class MessagesRequest(CountTokensRequest):
         """
         stops = self.stop_sequences or []
         if len(stops) > limits.max_stop:
-            raise _bad("stop_sequences", f"stop_sequences has {len(stops)} entries; allowed: {limits.max_stop}")
+            raise bad_value("stop_sequences", f"stop_sequences has {len(stops)} entries; allowed: {limits.max_stop}")
         check_stop_lengths("stop_sequences", stops)
         if limits.max_output_tokens is not None and self.max_tokens > limits.max_output_tokens:
-            raise _bad(
+            raise bad_value(
                 "max_tokens", f"max_tokens is {self.max_tokens}; this server allows at most {limits.max_output_tokens}"
             )
         params = SamplingParams(
@@ -182,7 +173,7 @@ def _user(blocks: Sequence[Mapping[str, Any]], where: str, role: str) -> list[di
             texts.append(_text(block, place))
     flush()
     if not messages:
-        raise _bad(where, f"{where} is empty; give a text")
+        raise bad_value(where, f"{where} is empty; give a text")
     return messages
 
 
@@ -196,7 +187,7 @@ def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any
         elif kind == "tool_use":
             name, given = block.get("name"), block.get("input", {})
             if not isinstance(name, str) or not name or not isinstance(given, dict):
-                raise _bad(place, f"{place} has no name, or an input that is no object")
+                raise bad_value(place, f"{place} has no name, or an input that is no object")
             function = {"name": name, "arguments": json.dumps(given, ensure_ascii=False)}
             calls.append({"id": str(block.get("id", "")), "type": "function", "function": function})
         elif kind != "redacted_thinking":
@@ -208,7 +199,7 @@ def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any
 
 def _joined(blocks: object, where: str) -> str:
     if not isinstance(blocks, list):
-        raise _bad(where, f"{where} is neither a text nor a list of blocks")
+        raise bad_value(where, f"{where} is neither a text nor a list of blocks")
     return "".join(_text(block, f"{where}[{index}]") for index, block in enumerate(blocks))
 
 
@@ -217,8 +208,4 @@ def _text(block: object, where: str) -> str:
         text: str = block["text"]
         return text
     kind = block.get("type") if isinstance(block, dict) else None
-    raise _bad(where, f"{where} has the type {str(kind)[:40]!r}; this server reads text only")
-
-
-def _bad(param: str, text: str) -> ApiError:
-    return ApiError(400, text, param=param, code="invalid_value")
+    raise bad_value(where, f"{where} has the type {str(kind)[:40]!r}; this server reads text only")

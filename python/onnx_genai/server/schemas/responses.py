@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from onnx_genai.server.config import Limits
-from onnx_genai.server.errors import ApiError
-from onnx_genai.server.schemas.base import ListOf, RequestModel
+from onnx_genai.server.schemas.base import ListOf, RequestModel, bad_value, bounded_tools, tool_object
 from onnx_genai.types import SamplingParams
 
 __all__ = ["ResponseRequest"]
@@ -82,10 +81,12 @@ class ResponseRequest(RequestModel):
             InvalidArgumentError: A value is out of range.
         """
         if self.truncation == "auto":
-            raise _bad("truncation", "truncation is 'auto'; this server cuts nothing off, so send less or 'disabled'")
+            raise bad_value(
+                "truncation", "truncation is 'auto'; this server cuts nothing off, so send less or 'disabled'"
+            )
         cap = limits.max_output_tokens
         if cap is not None and (self.max_output_tokens or 0) > cap:
-            raise _bad(
+            raise bad_value(
                 "max_output_tokens",
                 f"max_output_tokens is {self.max_output_tokens}; this server allows at most {cap}",
             )
@@ -109,7 +110,7 @@ class ResponseRequest(RequestModel):
         for index, item in enumerate(self.input):
             _append(messages, item, f"input[{index}]")
         if not messages:
-            raise _bad("input", "input is empty; give a text or an item")
+            raise bad_value("input", "input is empty; give a text or an item")
         return messages
 
     def template_kwargs(self) -> dict[str, Any] | None:
@@ -128,20 +129,12 @@ class ResponseRequest(RequestModel):
         tools = []
         for index, tool in enumerate(self.tools):
             if tool.type != "function" or not tool.name:
-                raise _bad(
+                raise bad_value(
                     f"tools[{index}]",
                     f"tools[{index}] has the type {tool.type!r:.40} or no name; this server knows functions only",
                 )
-            function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-            tools.append({"type": "function", "function": {k: v for k, v in function.items() if v is not None}})
-        size = len(json.dumps(tools))
-        if len(tools) > limits.max_tools or size > limits.max_schema_bytes:
-            raise _bad(
-                "tools",
-                f"tools has {len(tools)} entries of {size} bytes; this server allows at most {limits.max_tools} of "
-                f"{limits.max_schema_bytes}",
-            )
-        return tools
+            tools.append(tool_object(tool.name, tool.description, tool.parameters))
+        return bounded_tools(tools, limits)
 
     def tool_choice_value(self) -> str | dict[str, Any]:
         """``auto``, ``none``, ``required``, or an object that names a function."""
@@ -149,10 +142,12 @@ class ResponseRequest(RequestModel):
         names = [tool.name for tool in self.tools or ()]
         if isinstance(choice, str):
             if choice not in ("auto", "none", "required") or (choice == "required" and not names):
-                raise _bad("tool_choice", f"tool_choice is {choice!r:.60}; allowed: auto, none, or required with tools")
+                raise bad_value(
+                    "tool_choice", f"tool_choice is {choice!r:.60}; allowed: auto, none, or required with tools"
+                )
             return choice
         if choice.get("type") != "function" or choice.get("name") not in names:
-            raise _bad("tool_choice", 'tool_choice is no {"type": "function", "name": ...} of one of the tools')
+            raise bad_value("tool_choice", 'tool_choice is no {"type": "function", "name": ...} of one of the tools')
         return {"type": "function", "function": {"name": choice["name"]}}
 
     def format_object(self, limits: Limits) -> dict[str, Any] | None:
@@ -163,9 +158,9 @@ class ResponseRequest(RequestModel):
         if form.type == "json_object":
             return {"type": "json_object"}
         if form.schema_ is None:
-            raise _bad("text.format", "text.format has no schema")
+            raise bad_value("text.format", "text.format has no schema")
         if len(json.dumps(form.schema_)) > limits.max_schema_bytes:
-            raise _bad("text.format", f"the schema has more than {limits.max_schema_bytes} bytes")
+            raise bad_value("text.format", f"the schema has more than {limits.max_schema_bytes} bytes")
         inner = {"name": form.name or "answer", "schema": form.schema_, "strict": form.strict is not False}
         return {"type": "json_schema", "json_schema": inner}
 
@@ -176,7 +171,7 @@ def _append(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str)
     if kind == "message":
         role = item.get("role")
         if role not in _ROLES:
-            raise _bad(f"{where}.role", f"{where}.role is {str(role)[:40]!r}; allowed: {', '.join(_ROLES)}")
+            raise bad_value(f"{where}.role", f"{where}.role is {str(role)[:40]!r}; allowed: {', '.join(_ROLES)}")
         content = _text(item.get("content"), f"{where}.content")
         if role == "assistant" and messages and messages[-1].get("is_open"):
             messages[-1]["content"] = (messages[-1]["content"] or "") + content
@@ -189,7 +184,7 @@ def _append(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str)
     elif kind == "function_call":
         name, arguments = item.get("name"), item.get("arguments", "{}")
         if not isinstance(name, str) or not name or not isinstance(arguments, str):
-            raise _bad(where, f"{where} has no name, or arguments that are no text")
+            raise bad_value(where, f"{where} has no name, or arguments that are no text")
         call = {
             "id": str(item.get("call_id", "")),
             "type": "function",
@@ -202,7 +197,7 @@ def _append(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str)
         if text:
             messages.append({"role": "assistant", "content": "", "reasoning_content": text, "is_open": True})
     else:
-        raise _bad(where, f"{where} has the type {str(kind)[:40]!r}, which this server does not know")
+        raise bad_value(where, f"{where} has the type {str(kind)[:40]!r}, which this server does not know")
     if kind != "reasoning":
         for message in messages:
             message.pop("is_open", None)
@@ -219,20 +214,16 @@ def _text(content: object, where: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise _bad(where, f"{where} is neither a text nor a list of parts")
+        raise bad_value(where, f"{where} is neither a text nor a list of parts")
     texts = []
     for index, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
         if kind not in ("input_text", "output_text", "text", "refusal"):
-            raise _bad(
+            raise bad_value(
                 f"{where}[{index}]", f"{where}[{index}] has the type {str(kind)[:40]!r}; this server reads text only"
             )
         text = part.get("refusal" if kind == "refusal" else "text")
         if not isinstance(text, str):
-            raise _bad(f"{where}[{index}]", f"{where}[{index}] has no text")
+            raise bad_value(f"{where}[{index}]", f"{where}[{index}] has no text")
         texts.append(text)
     return "".join(texts)
-
-
-def _bad(param: str, text: str) -> ApiError:
-    return ApiError(400, text, param=param, code="invalid_value")
