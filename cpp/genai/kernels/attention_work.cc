@@ -129,17 +129,4 @@ AttentionWork::Buffers AttentionWork::buffers(int thread) {
           Partial::in(total->values, kTileRows), Partial::in((total + partial)->values, kTileRows)};
 }
 
-AttentionWorkPool::Loan AttentionWorkPool::take() {
-  const std::lock_guard lock(mutex_);
-  if (free_.empty()) return Loan(std::make_unique<AttentionWork>().release(), Return{this});
-  Loan loan(free_.back().release(), Return{this});
-  free_.pop_back();
-  return loan;
-}
-
-void AttentionWorkPool::put(std::unique_ptr<AttentionWork> work) {
-  const std::lock_guard lock(mutex_);
-  free_.push_back(std::move(work));
-}
-
 }  // namespace genai::kernels

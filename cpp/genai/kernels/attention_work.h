@@ -2,11 +2,11 @@
 
 #include "genai/kernels/attention.h"
 #include "genai/kernels/paged_inputs.h"
+#include "genai/kernels/work_pool.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 namespace genai::kernels {
@@ -82,22 +82,6 @@ class AttentionWork {
   int write_threads_ = 1;
 };
 
-/// AttentionWork objects that no call uses at the moment. Thread-safe.
-class AttentionWorkPool {
- public:
-  /// Gives `work` back when it goes.
-  struct Return {
-    AttentionWorkPool* pool;
-    void operator()(AttentionWork* work) const { pool->put(std::unique_ptr<AttentionWork>(work)); }
-  };
-  using Loan = std::unique_ptr<AttentionWork, Return>;
-  Loan take();
-
- private:
-  void put(std::unique_ptr<AttentionWork> work);
-
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<AttentionWork>> free_;
-};
+using AttentionWorkPool = WorkPool<AttentionWork>;
 
 }  // namespace genai::kernels

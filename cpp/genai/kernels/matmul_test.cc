@@ -129,6 +129,31 @@ std::vector<float> multiply(const MatMulKernels& kernels, const PanelView& panel
   return scaled(panel, std::move(out));
 }
 
+/// The largest error of results[rows][32], columns from `first` on, against float64 products, each as a share of the
+/// sum of its terms' sizes. activation(m, k): what row m has at depth k.
+template <typename Activation>
+double worst_error(const Example& example, std::int64_t first, std::int64_t rows, const std::vector<float>& results,
+                   const Activation& activation) {
+  const std::int64_t depth = example.weights.depth;
+  double worst = 0;
+  for (std::int64_t m = 0; m < rows; ++m) {
+    for (std::int64_t n = first; n < std::min(example.weights.columns, first + kPanelColumns); ++n) {
+      double sum = 0;
+      double size = 0;
+      for (std::int64_t k = 0; k < depth; ++k) {
+        const double term = activation(m, k) * example.values[static_cast<std::size_t>(n * depth + k)];
+        sum += term;
+        size += std::fabs(term);
+      }
+      const double error = std::fabs(results[static_cast<std::size_t>(m * kPanelColumns + n - first)] - sum);
+      const double share = error / (size + 1e-30);
+      if (std::isnan(share)) return share;
+      worst = std::max(worst, share);
+    }
+  }
+  return worst;
+}
+
 struct Case {
   std::int64_t columns;
   std::int64_t depth;
@@ -157,20 +182,8 @@ TEST_CASE("products in int8 equal float64 products of the same codes") {
       const Rows x(kernels, random_rows(rows, c.depth, shape.depth), rows, shape);
       for (std::int64_t p = 0; p < packed.panels(); ++p) {
         const std::vector<float> out = multiply(kernels, packed.panel(p), x.view, 0, rows);
-        double worst = 0;
-        for (std::int64_t m = 0; m < rows; ++m) {
-          for (std::int64_t n = p * 32; n < std::min(c.columns, p * 32 + 32); ++n) {
-            double sum = 0;
-            double size = 0;
-            for (std::int64_t k = 0; k < c.depth; ++k) {
-              const double term = x.value(m, k, c.block) * example.values[static_cast<std::size_t>(n * c.depth + k)];
-              sum += term;
-              size += std::fabs(term);
-            }
-            worst = std::max(worst, std::fabs(out[static_cast<std::size_t>(m * 32 + n % 32)] - sum) / (size + 1e-30));
-          }
-        }
-        CHECK(worst < 1e-6);
+        const auto activation = [&](std::int64_t m, std::int64_t k) { return x.value(m, k, c.block); };
+        CHECK(worst_error(example, p * kPanelColumns, rows, out, activation) < 1e-6);
       }
     }
   }
@@ -221,19 +234,10 @@ TEST_CASE("products in float32 equal float64 products") {
       static Scratch scratch;
       std::vector<float> out(16 * 32);
       kernels.multiply_exact(panel, x.data(), panel.depth, rows, out.data(), scratch.bytes);
-      for (std::int64_t m = 0; m < rows; ++m) {
-        for (std::int64_t n = 0; n < std::min<std::int64_t>(32, c.columns); ++n) {
-          double sum = 0;
-          double size = 0;
-          for (std::int64_t k = 0; k < c.depth; ++k) {
-            const double term = double{x[static_cast<std::size_t>(m * panel.depth + k)]} *
-                                example.values[static_cast<std::size_t>(n * c.depth + k)];
-            sum += term;
-            size += std::fabs(term);
-          }
-          REQUIRE(std::fabs(out[static_cast<std::size_t>(m * 32 + n)] - sum) <= 4e-6 * size);
-        }
-      }
+      const auto activation = [&](std::int64_t m, std::int64_t k) {
+        return double{x[static_cast<std::size_t>(m * panel.depth + k)]};
+      };
+      CHECK(worst_error(example, 0, rows, out, activation) <= 4e-6);
     }
   }
 }
@@ -264,20 +268,11 @@ TEST_CASE("products in bfloat16 equal float64 products up to rounding, in any co
         CHECK(std::equal(some.begin(), some.begin() + count * 32, all.begin() + 16 * 32));
       }
       all = scaled(panel, std::move(all));
-      for (std::int64_t m = 0; m < kRows; ++m) {
-        for (std::int64_t n = 0; n < std::min<std::int64_t>(32, c.columns); ++n) {
-          double sum = 0;
-          double size = 0;
-          for (std::int64_t k = 0; k < c.depth; ++k) {
-            const double term = double{x[static_cast<std::size_t>(m * panel.depth + k)]} *
-                                example.values[static_cast<std::size_t>(n * c.depth + k)];
-            sum += term;
-            size += std::fabs(term);
-          }
-          // Each factor is off by at most 2^-9 of its size.
-          REQUIRE(std::fabs(all[static_cast<std::size_t>(m * 32 + n)] - sum) <= 0x1p-8 * 1.1 * size);
-        }
-      }
+      const auto activation = [&](std::int64_t m, std::int64_t k) {
+        return double{x[static_cast<std::size_t>(m * panel.depth + k)]};
+      };
+      // Each factor is off by at most 2^-9 of its size.
+      CHECK(worst_error(example, 0, kRows, all, activation) <= 0x1p-8 * 1.1);
     }
   }
 }

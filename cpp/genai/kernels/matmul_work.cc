@@ -72,17 +72,4 @@ MatMulWork::Thread MatMulWork::thread(int index) {
           reinterpret_cast<float*>(result + 2 * kResultBytes)};
 }
 
-MatMulWorkPool::Loan MatMulWorkPool::take() {
-  const std::lock_guard lock(mutex_);
-  if (free_.empty()) return Loan(std::make_unique<MatMulWork>().release(), Return{this});
-  Loan loan(free_.back().release(), Return{this});
-  free_.pop_back();
-  return loan;
-}
-
-void MatMulWorkPool::put(std::unique_ptr<MatMulWork> work) {
-  const std::lock_guard lock(mutex_);
-  free_.push_back(std::move(work));
-}
-
 }  // namespace genai::kernels

@@ -1,11 +1,11 @@
 #pragma once
 
 #include "genai/kernels/matmul.h"
+#include "genai/kernels/work_pool.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 namespace genai::kernels {
@@ -47,22 +47,6 @@ class MatMulWork {
   std::vector<std::unique_ptr<std::vector<Line>>> threads_;
 };
 
-/// MatMulWork objects that no call uses at the moment. Thread-safe.
-class MatMulWorkPool {
- public:
-  /// Gives `work` back when it goes.
-  struct Return {
-    MatMulWorkPool* pool;
-    void operator()(MatMulWork* work) const { pool->put(std::unique_ptr<MatMulWork>(work)); }
-  };
-  using Loan = std::unique_ptr<MatMulWork, Return>;
-  Loan take();
-
- private:
-  void put(std::unique_ptr<MatMulWork> work);
-
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<MatMulWork>> free_;
-};
+using MatMulWorkPool = WorkPool<MatMulWork>;
 
 }  // namespace genai::kernels

@@ -1,5 +1,7 @@
 #include "genai/kernels/weight_memory.h"
 
+#include "genai/base/huge_pages.h"
+
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@ namespace genai::kernels {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 /// Address space of a chunk; only what is written takes memory.
 constexpr std::size_t kChunkBytes = std::size_t{64} << 20;
 
@@ -24,22 +25,15 @@ std::atomic<std::size_t>& used_bytes() {
 /// Zeros at an address that is a multiple of a huge page.
 class Chunk {
  public:
-  explicit Chunk(std::size_t size_bytes) : size_bytes_(size_bytes) {
-    mapped_bytes_ = size_bytes + kHugePage;
-    mapped_ = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped_ == MAP_FAILED) throw std::bad_alloc();
-    void* start = mapped_;
-    std::size_t space = mapped_bytes_;
-    start_ = static_cast<std::byte*>(std::align(kHugePage, size_bytes, start, space));
-#if defined(MADV_HUGEPAGE)
-    madvise(start_, size_bytes, MADV_HUGEPAGE);  // where this fails, small pages do
-#endif
+  explicit Chunk(std::size_t size_bytes)
+      : size_bytes_((size_bytes + kHugePage - 1) / kHugePage * kHugePage), start_(map_huge(size_bytes_)) {
+    if (start_ == nullptr) throw std::bad_alloc();
   }
   Chunk(const Chunk&) = delete;
   Chunk& operator=(const Chunk&) = delete;
   ~Chunk() {
     used_bytes() -= used_;
-    munmap(mapped_, mapped_bytes_);
+    munmap(start_, size_bytes_);
   }
 
   /// nullptr when it does not fit.
@@ -53,11 +47,9 @@ class Chunk {
   }
 
  private:
-  std::byte* start_ = nullptr;
   std::size_t size_bytes_;
+  std::byte* start_;
   std::size_t used_ = 0;
-  void* mapped_ = nullptr;
-  std::size_t mapped_bytes_ = 0;
 };
 
 }  // namespace

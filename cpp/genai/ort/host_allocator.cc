@@ -1,5 +1,7 @@
 #include "genai/ort/host_allocator.h"
 
+#include "genai/base/huge_pages.h"
+
 #include "onnxruntime/abi.h"
 
 #include <sys/mman.h>
@@ -12,27 +14,8 @@
 namespace genai::ort {
 namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
 std::size_t round_up(std::size_t value, std::size_t unit) {
   return (value + unit - 1) / unit * unit;
-}
-
-/// Memory from the system that starts at a huge page; nullptr when there is none. `size_bytes`: a multiple of
-/// kHugePage.
-std::byte* map_huge(std::size_t size_bytes) {
-  void* const memory =
-      mmap(nullptr, size_bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return nullptr;
-  auto* const start = static_cast<std::byte*>(memory);
-  const std::size_t head =
-      round_up(reinterpret_cast<std::uintptr_t>(start), kHugePage) - reinterpret_cast<std::uintptr_t>(start);
-  if (head > 0) munmap(start, head);
-  munmap(start + head + size_bytes, kHugePage - head);
-#if defined(MADV_HUGEPAGE)
-  madvise(start + head, size_bytes, MADV_HUGEPAGE);  // where this fails, small pages do
-#endif
-  return start + head;
 }
 
 }  // namespace
