@@ -203,14 +203,14 @@ void bind_options(py::module_& module) {
       .def_readwrite("cold_bytes", &runner::KvMemory::cold_bytes)
       .def_readwrite("cold_folder", &runner::KvMemory::cold_folder);
   py::class_<runner::ProviderOption>(module, "ProviderOption")
-      .def(py::init([](std::string name, std::string library, std::string device,
+      .def(py::init([](std::string name, std::string plugin_path, std::string device,
                        std::vector<std::pair<std::string, std::string>> options) {
              return runner::ProviderOption{.name = std::move(name),
-                                           .library = std::move(library),
+                                           .plugin_path = std::move(plugin_path),
                                            .device = std::move(device),
                                            .options = std::move(options)};
            }),
-           py::kw_only(), py::arg("name"), py::arg("library"), py::arg("device"), py::arg("options"));
+           py::kw_only(), py::arg("name"), py::arg("plugin_path"), py::arg("device"), py::arg("options"));
   py::class_<runner::RunnerOptions>(module, "RunnerOptions")
       .def(py::init([](std::string ort_library, int intra_op_threads, bool spinning,
                        std::vector<runner::ProviderOption> providers,

@@ -96,13 +96,13 @@ std::string device_class(const ort_abi::Api& api, const ort_abi::EpDevice* devic
 
 /// The devices of a plugin that the provider means: all of one name.
 Devices chosen_devices(const Library& library, const Provider& provider) {
-  if (!std::filesystem::path(provider.library).is_absolute()) {
+  if (!std::filesystem::path(provider.plugin_path).is_absolute()) {
     throw Error(ErrorCode::kInvalidArgument,
-                "the path of the plugin library is \"" + provider.library + "\"; allowed: an absolute path");
+                "the path of the plugin library is \"" + provider.plugin_path + "\"; allowed: an absolute path");
   }
   std::error_code failed;
-  const std::string path = std::filesystem::canonical(provider.library, failed).string();
-  if (failed) throw Error(ErrorCode::kNotFound, provider.library + ": no plugin library there.");
+  const std::string path = std::filesystem::canonical(provider.plugin_path, failed).string();
+  if (failed) throw Error(ErrorCode::kNotFound, provider.plugin_path + ": no plugin library there.");
   const ort_abi::Api& api = library.api();
   Devices chosen;
   std::vector<std::string> known;
@@ -131,13 +131,13 @@ void append_plugin(const Library& library, ort_abi::SessionOptions* options, con
                                      pointers.values.data(), pointers.keys.size()));
   if (status.code == 0) return;
   throw Error(ErrorCode::kUnsupported,
-              provider.library + ": the execution provider in it cannot be used: " + status.message);
+              provider.plugin_path + ": the execution provider in it cannot be used: " + status.message);
 }
 
 }  // namespace
 
 void append_provider(const Library& library, ort_abi::SessionOptions* options, const Provider& provider) {
-  if (!provider.library.empty()) {
+  if (!provider.plugin_path.empty()) {
     append_plugin(library, options, provider);
     return;
   }
@@ -159,7 +159,7 @@ std::string check_provider(const Library& library, const Provider& provider) {
   const auto release = [&api](ort_abi::SessionOptions* options) { api.call<ort_abi::ReleaseSessionOptions>(options); };
   const std::unique_ptr<ort_abi::SessionOptions, decltype(release)> options(made, release);
   append_provider(library, options.get(), provider);
-  if (provider.library.empty()) return provider.name;
+  if (provider.plugin_path.empty()) return provider.name;
   return api.call<ort_abi::EpDeviceEpName>(chosen_devices(library, provider).front());
 }
 

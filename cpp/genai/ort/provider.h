@@ -14,9 +14,9 @@ class Library;
 
 /// An execution provider, e.g. {"XNNPACK", "", "", {{"intra_op_num_threads", "2"}}}, or one in a plugin library.
 struct Provider {
-  std::string name;     ///< ONNX Runtime's name; a plugin library is registered as it, empty = its file's name
-  std::string library;  ///< absolute path of a plugin library; empty = built into ONNX Runtime
-  std::string device;   ///< of a plugin: "CPU", "GPU" or "NPU"; empty = all devices it has
+  std::string name;         ///< ONNX Runtime's name; a plugin library is registered as it, empty = its file's name
+  std::string plugin_path;  ///< absolute path of a plugin library; empty = built into ONNX Runtime
+  std::string device;       ///< of a plugin: "CPU", "GPU" or "NPU"; empty = all devices it has
   std::vector<std::pair<std::string, std::string>> options;
 };
 

@@ -122,7 +122,7 @@ TEST_CASE("Session_UnknownProvider_NamesThoseThatExist") {
   const std::optional<std::string> path = test_library();
   if (!path) return;
   SessionOptions options;
-  options.providers = {{.name = "NoSuchProvider", .library = {}, .device = {}, .options = {}}};
+  options.providers = {{.name = "NoSuchProvider", .plugin_path = {}, .device = {}, .options = {}}};
   const TestFolder folder;
 
   CHECK_THROWS_AS(Session(Library::load(*path), folder.write("m.onnx", one_node_model("Relu")), options), Error);

@@ -12,9 +12,9 @@ namespace genai::runner {
 
 /// An execution provider, with its own options; fields as in ort::Provider.
 struct ProviderOption {
-  std::string name;     ///< ONNX Runtime's name; of a plugin library: what it is registered as, or empty
-  std::string library;  ///< absolute path of a plugin library; empty = built into ONNX Runtime
-  std::string device;   ///< "CPU", "GPU" or "NPU": which devices of a plugin; empty = all
+  std::string name;         ///< ONNX Runtime's name; of a plugin library: what it is registered as, or empty
+  std::string plugin_path;  ///< absolute path of a plugin library; empty = built into ONNX Runtime
+  std::string device;       ///< "CPU", "GPU" or "NPU": which devices of a plugin; empty = all
   std::vector<std::pair<std::string, std::string>> options;
 };
 

@@ -13,7 +13,7 @@ RuntimeInfo runtime_info(const std::string& ort_library) {
 
 std::string check_provider(const std::string& ort_library, const ProviderOption& provider) {
   return ort::check_provider(ort::Library::load(ort_library),
-                             {provider.name, provider.library, provider.device, provider.options});
+                             {provider.name, provider.plugin_path, provider.device, provider.options});
 }
 
 }  // namespace genai::runner

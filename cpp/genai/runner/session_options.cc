@@ -8,8 +8,10 @@ ort::SessionOptions session_options(const RunnerOptions& options, int intra_op_t
   result.spinning = options.spinning;
   for (const ProviderOption& provider : options.providers) {
     if (provider.name == "cpu" || provider.name == "CPUExecutionProvider") continue;
-    result.providers.push_back(
-        {.name = provider.name, .library = provider.library, .device = provider.device, .options = provider.options});
+    result.providers.push_back({.name = provider.name,
+                                .plugin_path = provider.plugin_path,
+                                .device = provider.device,
+                                .options = provider.options});
   }
   result.config = options.session_config;
   return result;

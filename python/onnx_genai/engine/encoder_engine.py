@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from onnx_genai import _core
-from onnx_genai.engine.providers import ChosenProviders, Provider, choose_providers, parse_providers, reason, warn
+from onnx_genai.engine.providers import ChosenProviders, Provider, load_with, parse_providers
 from onnx_genai.engine.runtime import OrtLibrary, find_ort_library
-from onnx_genai.errors import BackendError, InvalidArgumentError, UnsupportedError
+from onnx_genai.engine.spec import to_core_pair, to_core_port
+from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.graph.encoder import EncoderContract, EncoderTask, encoder_task, resolve_encoder
 from onnx_genai.graph.encoder import describe_encoder as describe
 from onnx_genai.package import ModelPackage
@@ -130,19 +131,14 @@ class EncoderEngine:
         options = options or EncoderOptions()
         contract = resolve_encoder(source, prefer_tokens=prefer_tokens)
         library = find_ort_library()
-        providers = choose_providers(options.providers, library, strict=options.ep_strict)
-        for text in providers.warnings:
-            warn(text)
         modes = () if contract.is_pooled else pooling
         spec = _core_spec(contract, modes, pad_id=pad_id, vocab_size=source.package.vocab_size or 0)
-        try:
-            core = _open_core(spec, source.package, options, library, providers)
-        except (BackendError, UnsupportedError) as error:
-            if options.ep_strict or not providers.providers:
-                raise
-            warn(f"execution provider {providers.effective} cannot load this model: {reason(error)}; running on cpu")
-            providers = ChosenProviders(providers=())
-            core = _open_core(spec, source.package, options, library, providers)
+        core, providers = load_with(
+            options.providers,
+            library,
+            lambda chosen: _open_core(spec, source.package, options, library, chosen),
+            strict=options.ep_strict,
+        )
         return cls(core, contract, library, modes, providers.effective)
 
     @property
@@ -216,20 +212,8 @@ def _core_spec(
     spec.model_path = str(contract.model_path)
     for name in ("input_ids", "attention_mask", "token_types", "position_ids"):
         port = getattr(contract, name)
-        setattr(
-            spec, name, None if port is None else _core.InputPort(port.name, _core.DType[port.dtype.value], port.rank)
-        )
-    spec.pasts = [
-        _core.KvPair(
-            past=pair.past,
-            present=pair.present,
-            dtype=_core.DType[pair.dtype.value],
-            dims=pair.dims,
-            batch_axis=pair.batch_axis,
-            sequence_axis=pair.sequence_axis,
-        )
-        for pair in contract.pasts
-    ]
+        setattr(spec, name, None if port is None else to_core_port(port))
+    spec.pasts = [to_core_pair(pair) for pair in contract.pasts]
     spec.output = contract.output
     spec.output_dtype = _core.DType[contract.output_dtype.value]
     spec.is_pooled = contract.is_pooled

@@ -28,17 +28,15 @@ from onnx_genai.engine.memory_use import MemoryUse, measure_memory
 from onnx_genai.engine.options import EngineOptions
 from onnx_genai.engine.params import RequestOptions, to_core_params
 from onnx_genai.engine.profile import Verbosity, check_verbosity
-from onnx_genai.engine.providers import ChosenProviders, choose_providers, reason, warn
+from onnx_genai.engine.providers import ChosenProviders, load_with
 from onnx_genai.engine.recording import MAX_EVENTS, Recording
 from onnx_genai.engine.runtime import OrtLibrary, find_ort_library
 from onnx_genai.engine.spec import to_core_spec
 from onnx_genai.errors import (
     AbortedError,
-    BackendError,
     InvalidArgumentError,
     NotFoundError,
     PackageError,
-    UnsupportedError,
 )
 from onnx_genai.package import ModelPackage
 from onnx_genai.types import SamplingParams
@@ -137,17 +135,12 @@ class ModelEngine:
             kinds=table.kinds,
             first=table.first,
         )
-        providers = choose_providers(options.providers, library, strict=options.ep_strict)
-        for text in providers.warnings:
-            warn(text)
-        try:
-            core = _open_core(package, options, contract, library, providers, core_table)
-        except (BackendError, UnsupportedError) as error:
-            if options.ep_strict or not providers.providers:
-                raise
-            warn(f"execution provider {providers.effective} cannot load this model: {reason(error)}; running on cpu")
-            providers = ChosenProviders(providers=())
-            core = _open_core(package, options, contract, library, providers, core_table)
+        core, providers = load_with(
+            options.providers,
+            library,
+            lambda chosen: _open_core(package, options, contract, library, chosen, core_table),
+            strict=options.ep_strict,
+        )
         _log.info("%s: execution provider %s", contract.model_path.parent.name, providers.effective)
         return cls(core, package, table, library, contract, core_table, tokenize, stamps)
 

@@ -15,15 +15,18 @@ import importlib.util
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from onnx_genai import _core
 from onnx_genai.engine.runtime import OrtLibrary
-from onnx_genai.errors import GenAIError, InvalidArgumentError, NotFoundError, UnsupportedError
+from onnx_genai.errors import BackendError, GenAIError, InvalidArgumentError, NotFoundError, UnsupportedError
 
-__all__ = ["ChosenProviders", "Provider", "choose_providers", "parse_providers", "reason", "warn"]
+__all__ = ["ChosenProviders", "Provider", "choose_providers", "load_with", "parse_providers", "warn"]
+
+T = TypeVar("T")
 
 PLUGIN_LIBRARY = "ONNX_GENAI_EP_LIBRARY"
 PLUGIN_NAME = "ONNX_GENAI_EP_NAME"
@@ -65,8 +68,8 @@ class Provider:
     """As it was written."""
     name: str = ""
     """ONNX Runtime's name; a plugin is registered as it, empty for the name of its file."""
-    library: Path | None = None
-    """Of a plugin."""
+    plugin_path: Path | None = None
+    """Of a plugin library."""
     device: str = ""
     """Of a plugin: CPU, GPU or NPU; empty for all."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -79,7 +82,7 @@ class Provider:
     def to_core(self) -> _core.ProviderOption:
         return _core.ProviderOption(
             name=self.name,
-            library="" if self.library is None else str(self.library),
+            plugin_path="" if self.plugin_path is None else str(self.plugin_path),
             device=self.device,
             options=list(self.options.items()),
         )
@@ -163,18 +166,51 @@ def warn(text: str) -> None:
     _log.warning("%s", text)
 
 
+def load_with(
+    providers: tuple[Provider, ...], library: OrtLibrary, load: Callable[[ChosenProviders], T], *, strict: bool
+) -> tuple[T, ChosenProviders]:
+    """Loads a model with those that can be used, and with the CPU alone if they cannot load it.
+
+    Warns of each that falls away; ``strict`` fails instead.
+
+    Args:
+        providers: What was asked for.
+        library: Has the providers that are built in.
+        load: Loads the model with what is chosen, perhaps twice.
+        strict: A provider that cannot be used is an error.
+
+    Returns:
+        What ``load`` gave, and with which providers.
+
+    Raises:
+        NotFoundError, UnsupportedError: ``strict``, and one cannot be used; the text says why.
+        BackendError: The model cannot be loaded.
+    """
+    chosen = choose_providers(providers, library, strict=strict)
+    for text in chosen.warnings:
+        warn(text)
+    try:
+        return load(chosen), chosen
+    except (BackendError, UnsupportedError) as error:
+        if strict or not chosen.providers:
+            raise
+        warn(f"execution provider {chosen.effective} cannot load this model: {reason(error)}; running on cpu")
+    chosen = ChosenProviders(providers=())
+    return load(chosen), chosen
+
+
 def _checked(provider: Provider, library: OrtLibrary) -> Provider:
-    if provider.library is None and not provider.name:
+    if provider.plugin_path is None and not provider.name:
         variable = METAL_LIBRARIES[0] if provider.entry == "metal" else PLUGIN_LIBRARY
         raise UnsupportedError(f"execution provider {provider.entry} has no library; name it with {variable}")
-    if provider.library is None and not _is_built_in(provider.name, library):
+    if provider.plugin_path is None and not _is_built_in(provider.name, library):
         plugin = _library_of_package(provider.name.lower())
         if plugin is None:
             has = " and ".join(name.removesuffix("ExecutionProvider").lower() for name in library.providers)
             raise UnsupportedError(
                 f"execution provider {provider.entry} is not in ONNX Runtime {library.version}, which has {has}"
             )
-        provider = replace(provider, library=plugin, name=provider.entry.lower())
+        provider = replace(provider, plugin_path=plugin, name=provider.entry.lower())
     name = _core.check_provider(str(library.path), provider.to_core())
     return replace(provider, name=name)
 
@@ -217,7 +253,7 @@ def _inline_plugin(entry: str) -> Provider:
             raise InvalidArgumentError(
                 f"ep has the attribute {attribute!r} in {entry!r}; allowed: name=, device=, opt.KEY="
             )
-    return Provider(entry=entry, name=name, library=_absolute(library.strip()), device=device, options=options)
+    return Provider(entry=entry, name=name, plugin_path=_absolute(library.strip()), device=device, options=options)
 
 
 def _named_plugin(name: str, environ: Mapping[str, str]) -> Provider:
@@ -228,11 +264,11 @@ def _named_plugin(name: str, environ: Mapping[str, str]) -> Provider:
         return Provider(entry=name)
     options = _pairs(environ.get(PLUGIN_OPTIONS, ""))
     if name == "metal":
-        return Provider(entry=name, library=_absolute(library), options=options)
+        return Provider(entry=name, plugin_path=_absolute(library), options=options)
     return Provider(
         entry=name,
         name=environ.get(PLUGIN_NAME, ""),
-        library=_absolute(library),
+        plugin_path=_absolute(library),
         device=_device(environ.get(PLUGIN_DEVICE, ""), PLUGIN_DEVICE),
         options=options,
     )

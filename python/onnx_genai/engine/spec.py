@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnx_genai import _core
 from onnx_genai.graph import OPTIONAL_PORTS, ConstantInput, GraphContract, InputPort, KvPair, PagedLayer
 
-__all__ = ["to_core_spec"]
+__all__ = ["to_core_pair", "to_core_port", "to_core_spec"]
 
 
 def to_core_spec(contract: GraphContract) -> _core.ModelSpec:
@@ -15,12 +15,12 @@ def to_core_spec(contract: GraphContract) -> _core.ModelSpec:
     spec.model_bytes = contract.model_bytes
     spec.external_folder = str(contract.external_folder)
     spec.cache = _core.CacheStyle[contract.cache.value]
-    spec.input_ids = _port(contract.input_ids)
+    spec.input_ids = to_core_port(contract.input_ids)
     for name in OPTIONAL_PORTS:
         port: InputPort | None = getattr(contract, name)
-        setattr(spec, name, None if port is None else _port(port))
+        setattr(spec, name, None if port is None else to_core_port(port))
     spec.constants = [_constant(constant) for constant in contract.constants]
-    spec.kv = [_pair(pair) for pair in contract.kv]
+    spec.kv = [to_core_pair(pair) for pair in contract.kv]
     spec.paged_layers = [_layer(layer) for layer in contract.paged_layers]
     spec.block_size = contract.block_size
     spec.logits = contract.logits
@@ -33,20 +33,20 @@ def to_core_spec(contract: GraphContract) -> _core.ModelSpec:
     return spec
 
 
-def _port(port: InputPort) -> _core.InputPort:
+def to_core_port(port: InputPort) -> _core.InputPort:
     return _core.InputPort(port.name, _core.DType[port.dtype.value], port.rank)
 
 
 def _constant(constant: ConstantInput) -> _core.ConstantInput:
     return _core.ConstantInput(
-        port=_port(constant.port),
+        port=to_core_port(constant.port),
         like_ids=constant.shape == "like_ids",
         dims=constant.dims,
         value=constant.value,
     )
 
 
-def _pair(pair: KvPair) -> _core.KvPair:
+def to_core_pair(pair: KvPair) -> _core.KvPair:
     return _core.KvPair(
         past=pair.past,
         present=pair.present,
