@@ -93,6 +93,7 @@ void bind_model_spec(py::module_& module) {
       .def_readwrite("past_seqlens", &ModelSpec::past_seqlens)
       .def_readwrite("block_table", &ModelSpec::block_table)
       .def_readwrite("logits_indices", &ModelSpec::logits_indices)
+      .def_readwrite("prompt_rows", &ModelSpec::prompt_rows)
       .def_readwrite("paged_layers", &ModelSpec::paged_layers)
       .def_readwrite("block_size", &ModelSpec::block_size)
       .def_readwrite("logits", &ModelSpec::logits)

@@ -80,6 +80,7 @@ class ModelSpec:
     past_seqlens: InputPort | None
     block_table: InputPort | None
     logits_indices: InputPort | None
+    prompt_rows: InputPort | None
     paged_layers: list[PagedLayer]
     block_size: int
     logits: str

@@ -84,14 +84,14 @@ def silu(values: Array) -> Array:
     return np.asarray(values / (1 + np.exp(-values)))
 
 
-def error_bound(rows: Array, weights: Quantized, *, rounded: bool) -> Array:
+def error_bound(rows: Array, weights: Quantized, *, rounded: bool, tiles: bool = False) -> Array:
     """What a product may differ from :meth:`Quantized.times`, element by element.
 
     Args:
         rows: [M, K].
         weights: Of the product.
-        rounded: The kernel may round activations to int8, with one scale for at most a block of weights, or 32; and
-            from nine rows on activations and weights to bfloat16 instead.
+        rounded: The kernel may round activations to int8, with one scale for at most a block of weights, or 32.
+        tiles: It may round activations and weights to bfloat16 instead.
     """
     dense, sizes = np.abs(weights.dense()), np.abs(rows.astype(np.float64))
     products = sizes @ dense.T
@@ -106,4 +106,4 @@ def error_bound(rows: Array, weights: Quantized, *, rounded: bool) -> Array:
         integers += 0.502 / 127 * sizes[:, part].max(axis=1, keepdims=True) * dense[:, part].sum(axis=1)
     integers += 2.0**-11 * products
     halves = (2.0**-7 + 2.0**-10) * products  # 2^-8 for each of the two factors
-    return np.asarray(bound + (np.maximum(integers, halves) if len(rows) > 8 else integers))
+    return np.asarray(bound + (np.maximum(integers, halves) if tiles else integers))

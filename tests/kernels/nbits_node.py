@@ -16,6 +16,7 @@ from tests.kernels.operator import DOMAIN, make_session
 __all__ = ["ours", "ours_session", "theirs"]
 
 Array = npt.NDArray[Any]
+_PROMPT_ROWS_PLACE = 13
 _TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
 
 
@@ -26,6 +27,7 @@ def ours_session(
     swiglu: bool = False,
     threads: int = 1,
     cast: bool = False,
+    prompt_rows: bool = False,
     **changed: Any,
 ) -> onnxruntime.InferenceSession:
     """A session with one genai.runtime::MatMulNBits.
@@ -36,6 +38,7 @@ def ours_session(
         swiglu: One output: silu of the first product times the second.
         threads: Of the session.
         cast: Rows and outputs are float32, cast to and from the type of the scales.
+        prompt_rows: It has an input that says which rows are of prompts.
         changed: Attributes that replace the right ones.
     """
     first = parts[0]
@@ -50,12 +53,13 @@ def ours_session(
     if swiglu:
         attributes["swiglu"] = 1
     outputs = ["y0"] if swiglu else [f"y{place}" for place in range(len(parts))]
-    return _session(DOMAIN, parts, outputs, {**attributes, **changed}, threads, cast=cast)
+    return _session(DOMAIN, parts, outputs, {**attributes, **changed}, threads, cast=cast, prompt_rows=prompt_rows)
 
 
-def ours(session: onnxruntime.InferenceSession, rows: Array) -> list[Array]:
-    """All outputs for rows [..., K]."""
-    return [np.asarray(output) for output in session.run(None, {"a": rows})]
+def ours(session: onnxruntime.InferenceSession, rows: Array, prompt_rows: Sequence[int] | None = None) -> list[Array]:
+    """All outputs for rows [..., K], of which some may be of prompts: 1, others 0."""
+    marks = {} if prompt_rows is None else {"prompt_rows": np.array(prompt_rows, np.int32)}
+    return [np.asarray(output) for output in session.run(None, {"a": rows, **marks})]
 
 
 def theirs(weights: Quantized, rows: Array, *, accuracy_level: int = 4) -> Array:
@@ -78,6 +82,7 @@ def _session(
     threads: int,
     *,
     cast: bool = False,
+    prompt_rows: bool = False,
 ) -> onnxruntime.InferenceSession:
     inputs, initializers = ["cast.a" if cast else "a"], []
     for place, part in enumerate(parts):
@@ -91,6 +96,8 @@ def _session(
             initializers.append(numpy_helper.from_array(content, f"{name}{place}"))
     while not inputs[-1]:
         inputs.pop()
+    if prompt_rows:
+        inputs += [""] * (_PROMPT_ROWS_PLACE - len(inputs)) + ["prompt_rows"]
     dtype = _TYPES[str(parts[0].scales.dtype)]
     inner = [f"cast.{name}" for name in outputs] if cast else outputs
     nodes = [helper.make_node("MatMulNBits", inputs, inner, name="product", domain=domain, **attributes)]
@@ -101,7 +108,10 @@ def _session(
     graph = helper.make_graph(
         nodes,
         "g",
-        [helper.make_tensor_value_info("a", dtype, None)],
+        [
+            helper.make_tensor_value_info("a", dtype, None),
+            *([helper.make_tensor_value_info("prompt_rows", TensorProto.INT32, None)] if prompt_rows else ()),
+        ],
         [helper.make_tensor_value_info(name, dtype, None) for name in outputs],
         initializers,
     )

@@ -43,6 +43,7 @@ INPUTS = [
     "k_scale",
     "v_scale",
     "attention_metadata",
+    "prompt_rows",
 ]
 _INDEX_INPUTS = {
     "cumulative_sequence_length",
@@ -50,6 +51,7 @@ _INDEX_INPUTS = {
     "block_table",
     "slot_mapping",
     "attention_metadata",
+    "prompt_rows",
 }
 
 
@@ -108,7 +110,7 @@ class Node:
         return "float32" if name in ("k_scale", "v_scale") else self.io
 
     def present(self) -> list[str]:
-        absent = {"attention_metadata"}
+        absent = {"attention_metadata", "prompt_rows"}
         if self.packed:
             absent |= {"key", "value"}
         if not self.rotary:

@@ -171,10 +171,7 @@ def test_swiglu_of_large_gates_does_not_overflow() -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("level", [EXACT, ROUNDED])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_row_has_the_same_bits_alone_and_in_any_company(
-    bits: int, level: int, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ONNX_GENAI_BATCH_INVARIANT", "1")
+def test_row_has_the_same_bits_alone_and_in_any_company(bits: int, level: int, threads: int) -> None:
     for block_size, k in ((32, 160), (16, 100), (128, 300)):
         weights = make_weights(77, k, bits=bits, block_size=block_size, zero_points=block_size == 32, bias=True)
         session = ours_session([weights], accuracy_level=level, threads=threads)
@@ -186,19 +183,55 @@ def test_row_has_the_same_bits_alone_and_in_any_company(
                 np.testing.assert_array_equal(found, alone[start : start + count])
 
 
+PATTERNS = ["p", "d", "dp", "pd", "ppppdpp", "d" * 20 + "p" * 40, "p" * 33 + "d" * 5 + "p" * 7, "pd" * 40, "p" * 530]
+"""Rows of prompts and rows of decodes, in the order of a step."""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("swiglu", [False, True])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_row_has_the_same_bits_among_few_and_among_many(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles take over at nine rows; on either side of that the company does not matter."""
-    monkeypatch.delenv("ONNX_GENAI_BATCH_INVARIANT", raising=False)
-    weights = make_weights(77, 160, bits=bits, zero_points=True, bias=True)
-    session = ours_session([weights])
-    rows = rows_of(100, 160)
-    many = ours(session, rows)[0]
-    few = np.concatenate([ours(session, rows[start : start + 1])[0] for start in range(100)])
-    for count, wanted in ((2, few), (5, few), (8, few), (9, many), (16, many), (33, many), (70, many)):
-        for start in (0, 3, 100 - count):
-            found = ours(session, rows[start : start + count])[0]
-            np.testing.assert_array_equal(found, wanted[start : start + count])
+def test_row_of_a_prompt_has_the_same_bits_in_any_company(bits: int, swiglu: bool, threads: int) -> None:
+    """It may be computed otherwise than a decode's, but not otherwise in other company."""
+    for block_size, k in ((32, 160), (16, 100), (128, 300), (32, 1100)):
+        options: dict[str, Any] = {"bits": bits, "block_size": block_size, "bias": True}
+        parts = [make_weights(77, k, seed=seed, zero_points=seed == 1, **options) for seed in range(2)]
+        session = ours_session(parts, swiglu=swiglu, threads=threads, prompt_rows=True)
+        rows = rows_of(max(map(len, PATTERNS)), k)
+        known = {kind: ours(session, rows, [kind == "p"] * len(rows)) for kind in "pd"}
+        for pattern in PATTERNS:
+            marks = [kind == "p" for kind in pattern]
+            for start in (0, len(rows) - len(pattern)):
+                found = ours(session, rows[start : start + len(pattern)], marks)
+                for place, output in enumerate(found):
+                    wanted = [known[kind][place][start + row] for row, kind in enumerate(pattern)]
+                    np.testing.assert_array_equal(output, np.array(wanted))
+
+
+@pytest.mark.parametrize("block_size", BLOCKS)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_of_prompts_are_the_product_of_dequantized_weights(bits: int, block_size: int) -> None:
+    for n, k, count in ((45, 2 * block_size, 1), (33, 300, 40), (70, 1300, 17)):
+        weights = make_weights(n, k, bits=bits, block_size=block_size, zero_points=True, bias=True)
+        rows = rows_of(count, k)
+        found = ours(ours_session([weights], prompt_rows=True), rows, [1] * count)[0]
+        bound = error_bound(rows, weights, rounded=True, tiles=True)
+        assert (np.abs(found - weights.times(rows)) <= bound).all()
+
+
+def test_marks_that_are_not_one_a_row_are_not_used() -> None:
+    weights = make_weights(20, 64)
+    rows = rows_of(12, 64)
+    wanted = ours(ours_session([weights]), rows)[0]
+
+    np.testing.assert_array_equal(ours(ours_session([weights], prompt_rows=True), rows, [1, 1, 1])[0], wanted)
+
+
+def test_exact_product_is_the_same_for_prompts() -> None:
+    weights = make_weights(20, 64)
+    rows = rows_of(12, 64)
+    session = ours_session([weights], accuracy_level=EXACT, prompt_rows=True)
+
+    np.testing.assert_array_equal(ours(session, rows, [1] * 12)[0], ours(session, rows, [0] * 12)[0])
 
 
 @pytest.mark.parametrize("level", [EXACT, ROUNDED])
@@ -262,7 +295,7 @@ def test_as_exact_as_the_operator_of_onnxruntime(bits: int, block_size: int) -> 
         ({"swiglu": 1}, "swiglu"),
     ],
 )
-def test_wrong_attributes_are_told_when_the_session_is_made(changed: dict[str, int], text: str) -> None:
+def test_wrong_attributes_are_told_when_the_session_is_made(changed: dict[str, Any], text: str) -> None:
     with pytest.raises(Exception, match=text):
         ours_session([make_weights(20, 64)], **changed)
 

@@ -89,6 +89,7 @@ struct ModelSpec {
   std::optional<InputPort> past_seqlens;    ///< int32 [num_sequences]: positions before the step
   std::optional<InputPort> block_table;     ///< int32 [num_sequences, max_blocks]; -1 behind a row's end
   std::optional<InputPort> logits_indices;  ///< int64 [num_rows]: tokens whose logits are wanted; may be absent
+  std::optional<InputPort> prompt_rows;     ///< int32 [num_tokens]: 1 = of a prompt, 0 = generated; may be absent
   std::vector<PagedLayer> paged_layers;
   int block_size = 0;
 

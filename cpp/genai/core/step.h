@@ -18,6 +18,7 @@ struct ScheduledSequence {
   std::span<const TokenId> tokens;  ///< all known ids (prompt and generated); a loan until the plan is updated
   std::int64_t num_computed_tokens = 0;
   std::int64_t num_scheduled_tokens = 0;  ///< >= 1
+  std::int64_t num_prompt_tokens = 0;     ///< of `tokens`: the rest was generated, also when it is computed again
   bool needs_logits = false;              ///< the last scheduled token is the last known one: a token is sampled
   /// Blocks of positions [0, num_computed_tokens + num_scheduled_tokens) at least; a loan like `tokens`. Counts only,
   /// without meaning, for decoders with contiguous KV.

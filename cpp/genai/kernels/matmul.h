@@ -57,9 +57,8 @@ struct MatMulKernels {
   /// Stores result[count][32].
   void (*store)(const float* result, std::int64_t count, const PanelOutput& output);
 
-  /// From this many rows on, activations and weights as bfloat16 are faster than int8; 0 = never. They differ from
-  /// int8's by rounding, so a product that shall not depend on its company does without.
-  std::int64_t bf16_rows = 0;
+  // Products with activations and weights as bfloat16, for many rows; nullptr where int8 is as fast.
+
   /// Rounds x[depth] to bfloat16, as row `row` of rows[padded / 16][depth / 32][16][32]; `padded` is the number of rows
   /// rounded up to 16.
   void (*load_row_bf16)(const float* x, std::int64_t depth, std::int64_t row, std::uint16_t* rows) = nullptr;

@@ -238,12 +238,8 @@ struct MatMulTiles {
     __asm__ volatile("" ::: "memory");
   }
 
-  /// Rows from which on unpacking the weights pays.
-  static constexpr std::int64_t kLeastRows = DotAvx512::kDirectRows + 1;
-
   static MatMulKernels table() {
     MatMulKernels kernels = kMatMulAvx512Vnni;  // which is there before any code runs
-    kernels.bf16_rows = kLeastRows;
     kernels.load_row_bf16 = &load_row_bf16;
     kernels.multiply_bf16 = &multiply_bf16;
     return kernels;

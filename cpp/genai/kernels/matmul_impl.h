@@ -446,8 +446,8 @@ struct MatMul {
     }
   }
 
-  static constexpr MatMulKernels kTable = {&load_row, &quantize_row, &multiply, &multiply_exact, &store,
-                                           0,         nullptr,       nullptr};
+  static constexpr MatMulKernels kTable = {&load_row, &quantize_row, &multiply, &multiply_exact,
+                                           &store,    nullptr,       nullptr};
 };
 
 }  // namespace

@@ -25,10 +25,12 @@ constexpr double kSmallWork = 64 << 10;
 /// Elements of activations from which on several threads prepare them.
 constexpr std::int64_t kManyElements = 32 << 10;
 
-/// Whether a row must not depend on how many there are. It must not, unless the environment variable
-/// ONNX_GENAI_BATCH_INVARIANT is 0: a prompt that is known in part would be answered otherwise than a new one.
-bool is_batch_invariant() {
-  const char* const value = std::getenv("ONNX_GENAI_BATCH_INVARIANT");
+/// Input that says which rows are of prompts.
+constexpr std::size_t kPromptRowsPort = 1 + kMaxParts * kPartPorts;
+
+/// Whether rows of prompts may be computed in bfloat16: unless the environment variable ONNX_GENAI_PROMPT_BF16 is 0.
+bool has_prompt_tiles() {
+  const char* const value = std::getenv("ONNX_GENAI_PROMPT_BF16");
   return value == nullptr || std::string_view(value) != "0";
 }
 
@@ -143,27 +145,43 @@ class MatMulNBits final : public ort::OpKernel {
     }
     if (rows == 0) return;
     const MatMulWorkPool::Loan work = pool_->take();
-    Call call{context, *work, outputs, rows, 1, false, {}, nullptr, nullptr};
-    call.bf16 = !attributes_.exact && bf16_rows_ > 0 && rows >= bf16_rows_;
-    const double cost = static_cast<double>(bytes_) * static_cast<double>(rows + 7) / 8;
-    call.threads = cost < kSmallWork ? 1 : max_threads_;
-    work->reserve_threads(call.threads, parts_.front().weights->panel(0).depth);
-    prepare(call, a);
-    multiply(call);
+    const std::int32_t* const prompt_rows = has_tiles_ ? read_prompt_rows(context, rows) : nullptr;
+    for (const bool bf16 : {false, true}) {
+      const std::span<const std::int64_t> chosen = work->choose(prompt_rows, rows, bf16);
+      if (!chosen.empty()) run(context, *work, a, outputs, chosen, bf16);
+    }
   }
 
  private:
+  /// What is computed in one way: some of the rows.
   struct Call {
     const ort::KernelContext& context;
     MatMulWork& work;
     const std::array<std::byte*, kMaxParts>& outputs;
-    std::int64_t rows;
+    std::span<const std::int64_t> chosen;  ///< their places in A, ascending
+    std::int64_t rows;                     ///< how many
     int threads;
     bool bf16;
     QuantizedRows quantized;
     const float* floats;
     std::uint16_t* bf16_rows;
   };
+
+  /// One number for each row; nullptr if there is none, or not one for each (rows of something else than tokens).
+  static const std::int32_t* read_prompt_rows(const ort::KernelContext& context, std::int64_t rows) {
+    const ort::KernelTensor tensor = context.input(kPromptRowsPort);
+    return tensor.present() && tensor.dims.num_elements() == rows ? tensor.as<const std::int32_t>() : nullptr;
+  }
+
+  void run(const ort::KernelContext& context, MatMulWork& work, const ort::KernelTensor& a,
+           const std::array<std::byte*, kMaxParts>& outputs, std::span<const std::int64_t> chosen, bool bf16) const {
+    Call call{context, work, outputs, chosen, std::ssize(chosen), 1, bf16, {}, nullptr, nullptr};
+    const double cost = static_cast<double>(bytes_) * static_cast<double>(call.rows + 7) / 8;
+    call.threads = cost < kSmallWork ? 1 : max_threads_;
+    work.reserve_threads(call.threads, parts_.front().weights->panel(0).depth);
+    prepare(call, a);
+    multiply(call);
+  }
 
   std::size_t element_bytes() const { return io_ == ElementKind::kFloat16 ? 2 : 4; }
 
@@ -174,7 +192,7 @@ class MatMulNBits final : public ort::OpKernel {
     const bool ready = io_ == ElementKind::kFloat32 && attributes_.depth == shape.depth;
     float* floats = nullptr;
     if (attributes_.exact) {
-      if (ready) {
+      if (ready) {  // exact products never leave rows out
         call.floats = a.as<const float>();
         return;
       }
@@ -187,7 +205,7 @@ class MatMulNBits final : public ort::OpKernel {
     const std::int64_t elements = call.rows * shape.depth;
     run_all(call.context, static_cast<std::size_t>(call.rows), elements < kManyElements ? 1 : call.threads,
             [&](std::size_t index, int thread) {
-              const std::byte* const from = a.data + index * row_bytes;
+              const std::byte* const from = a.data + static_cast<std::size_t>(call.chosen[index]) * row_bytes;
               const auto row = static_cast<std::int64_t>(index);
               const float* x = reinterpret_cast<const float*>(from);
               if (!ready) {
@@ -260,16 +278,23 @@ class MatMulNBits final : public ort::OpKernel {
       output.gate_bias = parts_[0].panel_bias(panel);
     }
     output.stride = columns;
-    output.data = call.outputs[attributes_.swiglu ? 0 : p] +
-                  static_cast<std::size_t>(first_row * columns + column) * element_bytes();
-    kernels_.store(memory.result, count, output);
+    const float* const gate = output.gate;
+    // Neighbours in A are stored in one go.
+    for (std::int64_t row = 0, next = 0; row < count; row = next) {
+      const std::int64_t place = call.chosen[static_cast<std::size_t>(first_row + row)];
+      while (next < count && call.chosen[static_cast<std::size_t>(first_row + next)] == place + next - row) ++next;
+      output.data = call.outputs[attributes_.swiglu ? 0 : p] +
+                    static_cast<std::size_t>(place * columns + column) * element_bytes();
+      if (gate != nullptr) output.gate = gate + row * kPanelColumns;
+      kernels_.store(memory.result + row * kPanelColumns, next - row, output);
+    }
   }
 
   Attributes attributes_;
   ElementKind io_;
   const MatMulKernels& kernels_;
   std::shared_ptr<MatMulWorkPool> pool_;  ///< shared by all kernels of the definitions
-  std::int64_t bf16_rows_ = is_batch_invariant() ? 0 : kernels_.bf16_rows;
+  bool has_tiles_ = !attributes_.exact && kernels_.multiply_bf16 != nullptr && has_prompt_tiles();
   std::vector<Part> parts_;
   std::int64_t panels_ = 0;  ///< of all parts; with swiglu of one
   std::size_t bytes_ = 0;
@@ -285,6 +310,7 @@ std::vector<ort::OpPort> input_ports(DType io) {
     ports.push_back({DType::kUInt8, kOptional});
     ports.push_back({io, kOptional});
   }
+  ports.push_back({DType::kInt32, kOptional});
   return ports;
 }
 

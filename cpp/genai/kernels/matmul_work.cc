@@ -15,6 +15,14 @@ std::byte* MatMulWork::grow(std::vector<Line>& lines, std::size_t bytes) {
   return lines.data()->bytes;
 }
 
+std::span<const std::int64_t> MatMulWork::choose(const std::int32_t* prompt_rows, std::int64_t rows, bool of_prompts) {
+  chosen_.clear();
+  for (std::int64_t row = 0; row < rows; ++row) {
+    if ((prompt_rows != nullptr && prompt_rows[row] != 0) == of_prompts) chosen_.push_back(row);
+  }
+  return chosen_;
+}
+
 QuantizedRows MatMulWork::quantized(std::int64_t rows, const PanelView& shape) {
   QuantizedRows out;
   out.padded = (rows + 15) / 16 * 16;

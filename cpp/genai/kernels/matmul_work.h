@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace genai::kernels {
@@ -16,6 +17,9 @@ constexpr std::int64_t kRowBlock = 512;
 /// Memory of one call of MatMulNBits. Reused from call to call, so that it allocates only to grow.
 class MatMulWork {
  public:
+  /// The rows of [0, rows) whose prompt_rows are not 0, or those others; without prompt_rows none are of prompts. Stays
+  /// valid until the next call.
+  std::span<const std::int64_t> choose(const std::int32_t* prompt_rows, std::int64_t rows, bool of_prompts);
   /// Room for `rows` rows in int8 and their scales; stays valid until the next call.
   QuantizedRows quantized(std::int64_t rows, const PanelView& shape);
   /// Room for `rows` rows as MatMulKernels::load_row_bf16 lays them, zero past the last one.
@@ -40,6 +44,7 @@ class MatMulWork {
   };
   static std::byte* grow(std::vector<Line>& lines, std::size_t bytes);
 
+  std::vector<std::int64_t> chosen_;
   std::vector<Line> codes_;
   std::vector<Line> scales_;
   std::vector<Line> offsets_;

@@ -99,6 +99,7 @@ std::vector<ort::OpPort> input_ports(DType io, DType kv) {
           {io, kOptional},
           {DType::kFloat32, kOptional},
           {DType::kFloat32, kOptional},
+          {kIndex, kOptional},
           {kIndex, kOptional}};
 }
 

@@ -13,9 +13,9 @@ namespace {
 using ort::KernelTensor;
 
 constexpr std::array<const char*, kNumPagedInputs> kNames = {
-    "query",         "key",           "value",     "key_cache", "value_cache",       "cumulative_sequence_length",
-    "past_seqlens",  "block_table",   "cos_cache", "sin_cache", "slot_mapping",      "head_sink",
-    "q_norm_weight", "k_norm_weight", "k_scale",   "v_scale",   "attention_metadata"};
+    "query",         "key",           "value",     "key_cache", "value_cache",        "cumulative_sequence_length",
+    "past_seqlens",  "block_table",   "cos_cache", "sin_cache", "slot_mapping",       "head_sink",
+    "q_norm_weight", "k_norm_weight", "k_scale",   "v_scale",   "attention_metadata", "prompt_rows"};
 
 [[noreturn]] void refuse(const std::string& why) {
   throw Error(ErrorCode::kInvalidArgument, "PagedAttention: " + why);
@@ -180,6 +180,7 @@ class Reader {
     call_.tensors.query_norm = read_one(PagedInput::kQueryNorm, call_.shape.head_dim).data;
     call_.tensors.key_norm = read_one(PagedInput::kKeyNorm, call_.shape.head_dim).data;
     call_.slot_mapping = read_one(PagedInput::kSlotMapping, call_.num_tokens).as<const std::int32_t>();
+    call_.prompt_rows = read_one(PagedInput::kPromptRows, call_.num_tokens).as<const std::int32_t>();
   }
 
   void read_sequences() {

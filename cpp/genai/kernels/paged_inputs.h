@@ -28,8 +28,9 @@ enum class PagedInput : std::uint8_t {
   kKeyScale,
   kValueScale,
   kMetadata,
+  kPromptRows,
 };
-inline constexpr std::size_t kNumPagedInputs = 17;
+inline constexpr std::size_t kNumPagedInputs = 18;
 
 /// Attributes of a node, checked.
 struct PagedAttributes {
@@ -60,6 +61,7 @@ struct PagedCall {
   std::span<const std::int32_t> past;          ///< [sequences]
   const std::int32_t* block_table = nullptr;   ///< [sequences, max_blocks]
   const std::int32_t* slot_mapping = nullptr;  ///< [tokens] or nullptr
+  const std::int32_t* prompt_rows = nullptr;   ///< [tokens] or nullptr: not 0 = may be computed in bfloat16
 
   /// Throws kInvalidArgument. Cost: O(tokens + blocks of the running sequences).
   static PagedCall read(const PagedAttributes& attributes, ElementKind io, ElementKind kv,

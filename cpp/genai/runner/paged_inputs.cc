@@ -25,6 +25,7 @@ std::vector<std::pair<PagedInputs::Role, InputPort>> PagedInputs::roles(const Mo
   add(Role::kPast, spec.past_seqlens);
   add(Role::kBlockTable, spec.block_table);
   add(Role::kLogitsIndices, spec.logits_indices);
+  add(Role::kPromptRows, spec.prompt_rows);
   return roles;
 }
 
@@ -79,6 +80,8 @@ Dims PagedInputs::dims_of(const Input& input, const Sizes& sizes) {
       return Dims{sizes.sequences, sizes.columns};
     case Role::kLogitsIndices:
       return Dims{sizes.rows};
+    case Role::kPromptRows:
+      return Dims{sizes.tokens};
   }
   return Dims{};
 }
@@ -129,6 +132,14 @@ void PagedInputs::fill_input(Input& input, const StepPlan& plan, const Sizes& si
       }
       return;
     }
+    case Role::kPromptRows:
+      for (const ScheduledSequence& sequence : plan.sequences) {
+        const std::int64_t end = sequence.num_computed_tokens + sequence.num_scheduled_tokens;
+        for (std::int64_t p = sequence.num_computed_tokens; p < end; ++p) {
+          tensor.set(index++, p < sequence.num_prompt_tokens ? 1 : 0);
+        }
+      }
+      return;
   }
 }
 
@@ -165,6 +176,7 @@ void PagedInputs::replay(const StepPlan& plan) {
       case Role::kIds:
       case Role::kPositions:
       case Role::kPast:
+      case Role::kPromptRows:
         fill_input(input, plan, filled_);
         break;
       case Role::kBlockTable:

@@ -32,6 +32,7 @@ DecodeMemo decode_memo_from_environment();
 ///     past_seqlens     5                  9
 ///     block_table      [7, -1, -1]        [2, 0, 4]
 ///     logits_indices   1                  2
+///     prompt_rows      1  1               0
 class PagedInputs {
  public:
   PagedInputs(const ModelSpec& spec, const ort::Library& library, DecodeMemo memo);
@@ -49,7 +50,7 @@ class PagedInputs {
   std::int64_t num_replays() const { return num_replays_; }
 
  private:
-  enum class Role { kIds, kPositions, kCumulative, kPast, kBlockTable, kLogitsIndices };
+  enum class Role { kIds, kPositions, kCumulative, kPast, kBlockTable, kLogitsIndices, kPromptRows };
   struct Input {
     Role role;
     InputPort port;

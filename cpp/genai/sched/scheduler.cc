@@ -106,6 +106,7 @@ SequenceState& Scheduler::Impl::insert(NewSequence sequence, double now) {
   auto state = std::make_unique<SequenceState>();
   state->id = sequence.id;
   state->tokens = std::move(sequence.prompt);
+  state->num_prompt_tokens = state->num_tokens();
   state->cache_salt = std::move(sequence.cache_salt);
   state->max_total_tokens = sequence.max_total_tokens;
   state->priority = sequence.priority;
@@ -337,6 +338,7 @@ StepPlan Scheduler::Impl::make_plan() {
                               .tokens = state->tokens,
                               .num_computed_tokens = state->num_computed_tokens,
                               .num_scheduled_tokens = state->num_scheduled_tokens,
+                              .num_prompt_tokens = state->num_prompt_tokens,
                               .needs_logits = state->num_scheduled_tokens == state->remaining(),
                               .block_table = kv.block_table(state->id)});
   }
@@ -384,6 +386,7 @@ bool Scheduler::fork(SequenceId parent, NewSequence child, double now) {
   state.order = source.order;
   state.arrival = source.arrival;
   state.num_cached_tokens = source.num_cached_tokens;
+  state.num_prompt_tokens = std::min(state.num_prompt_tokens, source.num_prompt_tokens);
   if (impl_->fork(source, state, now)) return true;
   impl_->pool.queue(state);
   return false;

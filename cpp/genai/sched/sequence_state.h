@@ -21,6 +21,7 @@ struct SequenceState {
 
   SequenceId id;
   std::vector<TokenId> tokens;  ///< prompt and generated
+  std::int64_t num_prompt_tokens = 0;
   std::string cache_salt;
   std::int64_t max_total_tokens = 0;
   int priority = 0;

@@ -35,6 +35,7 @@ OPTIONAL_PORTS = (
     "past_seqlens",
     "block_table",
     "logits_indices",
+    "prompt_rows",
 )
 """Fields of :class:`GraphContract` that hold an input port, or None where the graph has no such input."""
 
@@ -213,6 +214,8 @@ class GraphContract:
     """Paged: int32 [num_sequences, max_blocks]; -1 behind a row's end."""
     logits_indices: InputPort | None = None
     """Paged: int64 [num_rows], tokens whose logits are wanted; None if the graph returns those of all tokens."""
+    prompt_rows: InputPort | None = None
+    """Paged: int32 [num_tokens], 1 for tokens of prompts, 0 for generated ones; None if no operator asks."""
     paged_layers: tuple[PagedLayer, ...] = ()
     """Paged: by layer. ``kv`` is then empty, and ids and positions are int64 [1, num_tokens]."""
     block_size: int = 0

@@ -15,8 +15,8 @@ import onnx
 from onnx import helper
 
 from onnx_genai.errors import UnsupportedError
-from onnx_genai.graph.contract import GraphContract, OperatorCount, Products
-from onnx_genai.graph.index import GraphIndex
+from onnx_genai.graph.contract import CacheStyle, DType, GraphContract, InputPort, OperatorCount, Products
+from onnx_genai.graph.index import GraphIndex, attributes_of
 from onnx_genai.graph.paged import DOMAIN
 from onnx_genai.graph.product_groups import Group, Grouping, group_products
 from onnx_genai.graph.products import Found, Product, may_have_products, read_products
@@ -30,6 +30,11 @@ __all__ = ["native_products", "operator_counts"]
 _LEAST_IR = 4
 """First version in which weights need not be listed among the inputs."""
 _MAX_PROBLEMS = 8
+_INT8_ACTIVATIONS = 4
+"""The accuracy_level that allows int8 activations."""
+_PROMPT_ROWS = "genai.prompt_rows"
+_PROMPT_ROWS_PLACES = {"MatMulNBits": 13, "PagedAttention": 17}
+"""Which input of our operators says which rows are of prompts."""
 
 
 def native_products(contract: GraphContract, skeleton: Skeleton, backend: Backend) -> GraphContract:
@@ -66,9 +71,11 @@ def native_products(contract: GraphContract, skeleton: Skeleton, backend: Backen
             raise _nothing_to_replace(contract, found)
         return replace(contract, products=Products(nodes=total, problems=_summary(found.problems)))
     _write(skeleton.model, index, grouping)
+    marked = contract.cache is CacheStyle.PAGED and _mark_prompts(skeleton.model.graph, contract.logits_indices)
     lift_constants(skeleton.model.graph)
     return replace(
         contract,
+        prompt_rows=InputPort(name=_PROMPT_ROWS, dtype=DType.INT32, rank=1) if marked else None,
         model_bytes=skeleton.model.SerializeToString(),
         external_folder=folder,
         products=_report(grouping.groups, found, total),
@@ -160,6 +167,41 @@ def _write(model: onnx.ModelProto, index: GraphIndex, grouping: Grouping) -> Non
     if not any(entry.domain == DOMAIN for entry in model.opset_import):
         model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     model.ir_version = max(model.ir_version, _LEAST_IR)
+
+
+def _mark_prompts(graph: onnx.GraphProto, rows: InputPort | None) -> bool:
+    """Tells products and attention which of their rows are of prompts: those may be computed in tiles of bfloat16.
+
+    Done if a product takes its activations as int8 anyway. Products of chosen rows, such as the last one, get nothing:
+    their rows are not those of the step.
+    """
+    chosen = _after(graph, rows.name) if rows is not None else set()
+    rough = [
+        node
+        for node in graph.node
+        if _is_ours(node, "MatMulNBits") and attributes_of(node).get("accuracy_level") == _INT8_ACTIVATIONS
+    ]
+    marked = [node for node in rough if chosen.isdisjoint(node.input)]
+    if not marked:
+        return False
+    for node in (*marked, *(node for node in graph.node if _is_ours(node, "PagedAttention"))):
+        place = _PROMPT_ROWS_PLACES[node.op_type]
+        node.input.extend([""] * (place - len(node.input)) + [_PROMPT_ROWS])
+    graph.input.append(helper.make_tensor_value_info(_PROMPT_ROWS, onnx.TensorProto.INT32, ["genai.tokens"]))
+    return True
+
+
+def _is_ours(node: onnx.NodeProto, op_type: str) -> bool:
+    return node.domain == DOMAIN and node.op_type == op_type
+
+
+def _after(graph: onnx.GraphProto, name: str) -> set[str]:
+    """The values that are computed from one, and itself; the nodes are in the order in which they run."""
+    found = {name}
+    for node in graph.node:
+        if not found.isdisjoint(node.input):
+            found.update(node.output)
+    return found
 
 
 def _parts(groups: Sequence[Group]) -> list[Product]:
