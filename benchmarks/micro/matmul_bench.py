@@ -3,9 +3,11 @@
     python -m benchmarks.micro.matmul_bench [--threads 2] [--peaks build/bench/machine_peaks] [--json FILE]
 
 Timed: one Run of a model with as many nodes of a shape as the model has layers, weights of their own each, so that
-they come from where they come from in a model. The contestants take turns. ``GB/s``: bytes of codes and float16 scales
-that a product must read, over time; ``TOPS``: multiplications and additions, over time. ``machine_peaks`` (a target of
-``cpp`` with ``-DGENAI_BUILD_BENCHMARKS=ON``) measures what the machine reads and multiplies at most, before and after.
+they come from where they come from in a model, and one output for all, as a model uses its memory again. From 32 rows
+on they are a prompt's, which ours may compute in tiles. The contestants take turns. ``GB/s``: bytes of codes and
+float16 scales that a product must read, over time; ``TOPS``: multiplications and additions, over time.
+``machine_peaks`` (a target of ``cpp`` with ``-DGENAI_BUILD_BENCHMARKS=ON``) measures what the machine reads and
+multiplies at most, before and after.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from onnx import TensorProto, helper, numpy_helper
 from benchmarks.micro.paged_attention_bench import library_path
 
 ROWS = (1, 4, 8, 16, 128, 512)
+PROMPT = 32
+"""Rows from which on they are a prompt's."""
 BLOCK = 32
 MICROSOFT, OURS = "com.microsoft", "genai.runtime"
 
@@ -72,11 +76,14 @@ def _session(product: Product, domain: str, threads: int) -> Any:
         constants += [numpy_helper.from_array(codes, f"codes{copy}"), numpy_helper.from_array(scales, f"scales{copy}")]
         attributes = {"K": product.depth, "N": product.columns, "bits": 4, "block_size": BLOCK, "accuracy_level": 4}
         inputs = ["x", f"codes{copy}", f"scales{copy}"]
+        if domain == OURS:
+            inputs += [""] * 10 + ["prompt_rows"]
         nodes.append(helper.make_node("MatMulNBits", inputs, [f"y{copy}"], domain=domain, **attributes))
     outputs = [helper.make_tensor_value_info(f"y{copy}", TensorProto.FLOAT, None) for copy in range(product.copies)]
-    graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)], outputs, constants
-    )
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)]
+    if domain == OURS:
+        given.append(helper.make_tensor_value_info("prompt_rows", TensorProto.INT32, None))
+    graph = helper.make_graph(nodes, "g", given, outputs, constants)
     imports = [helper.make_opsetid("", 21), helper.make_opsetid(domain, 1)]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -89,15 +96,23 @@ def measure(product: Product, rows: int, sessions: dict[str, Any], rounds: int) 
     """Median seconds of one product by domain."""
     x = np.random.default_rng(1).standard_normal((rows, product.depth)).astype(np.float32)
     seconds: dict[str, list[float]] = {domain: [] for domain in sessions}
-    for session in sessions.values():
+    output = onnxruntime.OrtValue.ortvalue_from_shape_and_type((rows, product.columns), np.float32)
+    bindings = {}
+    for domain, session in sessions.items():
+        binding = bindings[domain] = session.io_binding()
+        binding.bind_cpu_input("x", x)
+        if domain == OURS:
+            binding.bind_cpu_input("prompt_rows", np.full(rows, rows >= PROMPT, np.int32))
+        for copy in range(product.copies):
+            binding.bind_ortvalue_output(f"y{copy}", output)
         started = time.perf_counter()
         while time.perf_counter() - started < 0.1:  # a new session's threads may share a core at first
-            session.run(None, {"x": x})
+            session.run_with_iobinding(binding)
     for _ in range(rounds):
         for domain, session in sessions.items():
             for _ in range(3):
                 started = time.perf_counter()
-                session.run(None, {"x": x})
+                session.run_with_iobinding(bindings[domain])
                 seconds[domain].append(time.perf_counter() - started)
     return {domain: statistics.median(each) / product.copies for domain, each in seconds.items()}
 

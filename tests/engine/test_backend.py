@@ -6,11 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from onnx_genai import LLM, SamplingParams, compat, errors
 from onnx_genai.convert import import_gguf
 from onnx_genai.engine import EngineOptions
+from onnx_genai.graph import InputPort, resolve
+from onnx_genai.package import read
 from tests.convert.tiny import TINY, write_gguf
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]]
@@ -81,6 +84,42 @@ def test_answer_does_not_depend_on_its_company(quantized: Callable[..., Path]) -
     for a, b in zip(together, alone, strict=True):
         assert a.token_ids == b.token_ids
         assert [item.logprob for item in a.logprobs or ()] == [item.logprob for item in b.logprobs or ()]
+
+
+@pytest.mark.parametrize("options", [{"max_num_batched_tokens": 5}, {"prefix_cache": False}, {"threads": 1}])
+def test_answer_does_not_depend_on_chunks_or_on_what_is_cached(
+    quantized: Callable[..., Path], options: dict[str, Any]
+) -> None:
+    """Rows of prompts may be computed in tiles; that a cached prompt has few rows left changes no bit."""
+    prompts = [[number % 90 + 3 for number in range(first, first + 45)] for first in (0, 11)]
+    folder = quantized("llama", "int4")
+    with LLM(folder, threads=2, backend="native") as llm:
+        wanted = llm.generate(prompts, PARAMS)
+    with LLM(folder, backend="native", **{"threads": 2, **options}) as llm:
+        rounds = [llm.generate([prompt], PARAMS)[0] for _ in range(2) for prompt in prompts]
+
+    for found, first in zip(rounds, wanted + wanted, strict=True):
+        assert found.token_ids == first.token_ids
+        assert [item.logprob for item in found.logprobs or ()] == [item.logprob for item in first.logprobs or ()]
+
+
+def test_only_graphs_that_round_activations_mark_prompts(quantized: Callable[..., Path]) -> None:
+    def nodes(level: int) -> tuple[InputPort | None, list[onnx.NodeProto]]:
+        contract = resolve(read(quantized("llama", "int4", accuracy_level=level)), backend="native")
+        graph = onnx.ModelProto.FromString(contract.model_bytes).graph
+        ours = [node for node in graph.node if node.domain == "genai.runtime"]
+        return contract.prompt_rows, [node for node in ours if "genai.prompt_rows" in node.input]
+
+    port, marked = nodes(4)
+    assert port is not None
+    assert (port.name, port.dtype.value, port.rank) == ("genai.prompt_rows", "int32", 1)
+    # All products but the last one, whose rows were chosen, and attention.
+    assert {(node.op_type, list(node.input).index(port.name)) for node in marked} == {
+        ("MatMulNBits", 13),
+        ("PagedAttention", 17),
+    }
+    assert all("logits" not in node.output for node in marked)
+    assert nodes(1) == (None, [])
 
 
 def test_auto_takes_our_kernels(quantized: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,17 @@
 
 #include "genai/base/error.h"
 
+#include <algorithm>
+
 namespace genai::kernels {
+
+std::int64_t Bf16Rows::slab_depth(const PanelView& shape) {
+  constexpr std::int64_t kMost = 320;
+  const std::int64_t unit = shape.unit_depth;
+  const std::int64_t slabs = (shape.depth + kMost - 1) / kMost;
+  const std::int64_t even = ((shape.depth + slabs - 1) / slabs + unit - 1) / unit * unit;
+  return even <= kMost ? even : std::max<std::int64_t>(kMost / unit, 1) * unit;
+}
 
 const MatMulKernels& matmul_kernels(Isa isa) {
   switch (isa) {

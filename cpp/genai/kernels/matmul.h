@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 // Products of activation rows with packed weights, for each instruction set.
 namespace genai::kernels {
@@ -18,6 +19,23 @@ struct QuantizedRows {
   std::int8_t* codes = nullptr;     ///< [padded][stride]
   float* scales = nullptr;          ///< [steps][padded]
   std::int32_t* offsets = nullptr;  ///< [steps][padded]: -8 times the sum of the codes
+};
+
+/// Rows of activations as bfloat16, in the order in which tiles meet them: [depth / slab][padded / 32][slab / 32][2]
+/// [16 rows][32 of depth], where the last slab may be shorter. A loan. `padded` is `rows` rounded up to 32; the rows
+/// past the end are zero.
+struct Bf16Rows {
+  static constexpr std::int64_t kGroup = 32;  ///< rows that lie together
+
+  std::int64_t padded = 0;
+  std::uint16_t* data = nullptr;
+
+  /// Depth of a slab: whole units, in about equal parts, whose weights as bfloat16 leave room in the first-level cache.
+  static std::int64_t slab_depth(const PanelView& shape);
+  /// Of a slab's elements of the group of rows that starts at `row`; `start` and `depth` are the slab's.
+  std::uint16_t* group(std::int64_t start, std::int64_t depth, std::int64_t row) const {
+    return data + start * padded + row * depth;
+  }
 };
 
 /// Where and how the result of a panel is stored: result * scale + bias, and with a gate that times
@@ -59,13 +77,12 @@ struct MatMulKernels {
 
   // Products with activations and weights as bfloat16, for many rows; nullptr where int8 is as fast.
 
-  /// Rounds x[depth] to bfloat16, as row `row` of rows[padded / 16][depth / 32][16][32]; `padded` is the number of rows
-  /// rounded up to 16.
-  void (*load_row_bf16)(const float* x, std::int64_t depth, std::int64_t row, std::uint16_t* rows) = nullptr;
-  /// out[count][32] = such rows, from the first of 16, times the panel; `panel` was packed with exact = false. `out`
-  /// has room for count rounded up to 16.
-  void (*multiply_bf16)(const PanelView& panel, const std::uint16_t* rows, std::int64_t count, float* out,
-                        std::byte* scratch) = nullptr;
+  /// Rounds x[shape.depth] to bfloat16, as row `row`.
+  void (*load_row_bf16)(const float* x, const PanelView& shape, std::int64_t row, const Bf16Rows& rows) = nullptr;
+  /// out[panels][count rounded up to 32][32] = rows first..first + count - 1 times each of the panels, which have one
+  /// shape and were packed with exact = false. `first` is a multiple of 32.
+  void (*multiply_bf16)(std::span<const PanelView> panels, const Bf16Rows& rows, std::int64_t first, std::int64_t count,
+                        float* out, std::byte* scratch) = nullptr;
 };
 
 const MatMulKernels& matmul_kernels(Isa isa);

@@ -40,16 +40,18 @@ struct MatMulTiles {
   static constexpr int kHalves = 2;          ///< of a panel
   static constexpr int kTileSide = 16;
   static constexpr std::int64_t kTileDepth = 32;
-  /// Depth whose weights, as bfloat16, take a third of the first-level cache: rows need room beside them.
-  static constexpr std::int64_t kSlabDepth = 256;
   static constexpr std::int64_t kTileBytes = 1024;
-  static_assert(kSlabDepth * kPanelColumns * 2 <= static_cast<std::int64_t>(kMatMulScratchBytes));
 
-  static void load_row_bf16(const float* x, std::int64_t depth, std::int64_t row, std::uint16_t* rows) {
-    std::uint16_t* to = rows + row / kTileSide * kTileSide * depth + row % kTileSide * kTileDepth;
-    for (std::int64_t i = 0; i < depth; i += kTileDepth, to += kTileSide * kTileDepth) {
-      const __m512bh pair = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + i + 16), _mm512_loadu_ps(x + i));
-      __builtin_memcpy(to, &pair, sizeof(pair));
+  static void load_row_bf16(const float* x, const PanelView& shape, std::int64_t row, const Bf16Rows& rows) {
+    const std::int64_t slab = Bf16Rows::slab_depth(shape);
+    const std::int64_t in_group = row % Bf16Rows::kGroup;
+    for (std::int64_t start = 0; start < shape.depth; start += slab) {
+      const std::int64_t depth = std::min(slab, shape.depth - start);
+      std::uint16_t* to = rows.group(start, depth, row - in_group) + in_group * kTileDepth;
+      for (std::int64_t i = start; i < start + depth; i += kTileDepth, to += Bf16Rows::kGroup * kTileDepth) {
+        const __m512bh pair = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + i + 16), _mm512_loadu_ps(x + i));
+        __builtin_memcpy(to, &pair, sizeof(pair));
+      }
     }
   }
 
@@ -163,10 +165,8 @@ struct MatMulTiles {
   }
 
   /// Adds `tiles` of depth to out[kRows][32], or sets it if kFirst: tiles 0..3 are sums, 4 and 5 rows, 6 and 7 columns.
-  /// `next_rows`: elements from a tile of rows to that of the 16 rows below.
   template <int kRows, bool kFirst>
-  static void add_rows(const std::uint16_t* x, std::int64_t next_rows, const std::byte* weights, std::int64_t tiles,
-                       float* out) {
+  static void add_rows(const std::uint16_t* x, const std::byte* weights, std::int64_t tiles, float* out) {
     constexpr std::int64_t kOutStride = kPanelColumns * sizeof(float);
     constexpr bool kTwo = kRows == 2 * kTileSide;
     float* const below = out + kTileSide * kPanelColumns;
@@ -183,14 +183,14 @@ struct MatMulTiles {
         _tile_loadd(3, below + kLanes, kOutStride);
       }
     }
-    for (std::int64_t t = 0; t < tiles; ++t, x += kTileSide * kTileDepth, weights += 2 * kTileBytes) {
+    for (std::int64_t t = 0; t < tiles; ++t, x += Bf16Rows::kGroup * kTileDepth, weights += 2 * kTileBytes) {
       _tile_loadd(4, x, kLine);
       _tile_loadd(6, weights, kLine);
       _tile_dpbf16ps(0, 4, 6);
       _tile_loadd(7, weights + kTileBytes, kLine);
       _tile_dpbf16ps(1, 4, 7);
       if constexpr (kTwo) {
-        _tile_loadd(5, x + next_rows, kLine);
+        _tile_loadd(5, x + kTileSide * kTileDepth, kLine);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
       }
@@ -203,39 +203,49 @@ struct MatMulTiles {
     }
   }
 
-  static void multiply_bf16(const PanelView& w, const std::uint16_t* rows, std::int64_t count, float* out,
-                            std::byte* scratch) {
-    const std::int64_t padded = (count + kTileSide - 1) / kTileSide * kTileSide;
-    configure();
-    const std::int64_t slab_units = kSlabDepth / w.unit_depth;
-    const std::int64_t next_rows = kTileSide * w.depth;
-    for (std::int64_t unit = 0; unit < w.units; unit += slab_units) {
-      const std::int64_t units = std::min(slab_units, w.units - unit);
-      if (w.bits == 4) {
-        unpack_bf16<4>(w, unit, units, scratch);
+  /// One panel and one slab of depth, which begins at `start`.
+  template <bool kFirst>
+  static void add_slab(const PanelView& w, const Bf16Rows& rows, std::int64_t start, std::int64_t depth,
+                       std::int64_t first, std::int64_t count, float* out, std::byte* weights) {
+    if (w.bits == 4) {
+      unpack_bf16<4>(w, start / w.unit_depth, depth / w.unit_depth, weights);
+    } else {
+      unpack_bf16<8>(w, start / w.unit_depth, depth / w.unit_depth, weights);
+    }
+    // The loads of tiles do not tell the compiler what they read.
+    __asm__ volatile("" ::: "memory");
+    const std::int64_t tiles = depth / kTileDepth;
+    for (std::int64_t row = 0; row < count; row += Bf16Rows::kGroup) {
+      const std::uint16_t* const x = rows.group(start, depth, first + row);
+      if (count - row > kTileSide) {
+        add_rows<2 * kTileSide, kFirst>(x, weights, tiles, out + row * kPanelColumns);
       } else {
-        unpack_bf16<8>(w, unit, units, scratch);
+        add_rows<kTileSide, kFirst>(x, weights, tiles, out + row * kPanelColumns);
       }
-      // The loads of tiles do not tell the compiler what they read.
-      __asm__ volatile("" ::: "memory");
-      const std::int64_t tiles = units * w.unit_depth / kTileDepth;
-      const std::uint16_t* const from = rows + unit * w.unit_depth * kTileSide;
-      std::int64_t row = 0;
-      const auto add = [&](auto num_rows) {
-        const std::uint16_t* const x = from + row * w.depth;
-        float* const to = out + row * kPanelColumns;
-        if (unit == 0) {
-          add_rows<num_rows, true>(x, next_rows, scratch, tiles, to);
+    }
+    __asm__ volatile("" ::: "memory");
+  }
+
+  /// Slab after slab, so that the rows of a slab stay in the second-level cache while all panels pass.
+  static void multiply_bf16(std::span<const PanelView> panels, const Bf16Rows& rows, std::int64_t first,
+                            std::int64_t count, float* out, std::byte* scratch) {
+    const PanelView& shape = panels.front();
+    const std::int64_t slab = Bf16Rows::slab_depth(shape);
+    const std::int64_t panel_out = (count + Bf16Rows::kGroup - 1) / Bf16Rows::kGroup * Bf16Rows::kGroup * kPanelColumns;
+    configure();
+    for (std::int64_t start = 0; start < shape.depth; start += slab) {
+      const std::int64_t depth = std::min(slab, shape.depth - start);
+      float* to = out;
+      for (const PanelView& panel : panels) {
+        if (start == 0) {
+          add_slab<true>(panel, rows, start, depth, first, count, to, scratch);
         } else {
-          add_rows<num_rows, false>(x, next_rows, scratch, tiles, to);
+          add_slab<false>(panel, rows, start, depth, first, count, to, scratch);
         }
-        row += num_rows;
-      };
-      while (row + 2 * kTileSide <= padded) add(std::integral_constant<int, 2 * kTileSide>());
-      if (row < padded) add(std::integral_constant<int, kTileSide>());
+        to += panel_out;
+      }
     }
     _tile_release();
-    __asm__ volatile("" ::: "memory");
   }
 
   static MatMulKernels table() {

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdlib>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -164,7 +165,7 @@ class MatMulNBits final : public ort::OpKernel {
     bool bf16;
     QuantizedRows quantized;
     const float* floats;
-    std::uint16_t* bf16_rows;
+    Bf16Rows tiles;
   };
 
   /// One number for each row; nullptr if there is none, or not one for each (rows of something else than tokens).
@@ -175,10 +176,11 @@ class MatMulNBits final : public ort::OpKernel {
 
   void run(const ort::KernelContext& context, MatMulWork& work, const ort::KernelTensor& a,
            const std::array<std::byte*, kMaxParts>& outputs, std::span<const std::int64_t> chosen, bool bf16) const {
-    Call call{context, work, outputs, chosen, std::ssize(chosen), 1, bf16, {}, nullptr, nullptr};
+    Call call{context, work, outputs, chosen, std::ssize(chosen), 1, bf16, {}, nullptr, {}};
     const double cost = static_cast<double>(bytes_) * static_cast<double>(call.rows + 7) / 8;
     call.threads = cost < kSmallWork ? 1 : max_threads_;
-    work.reserve_threads(call.threads, parts_.front().weights->panel(0).depth);
+    const std::int64_t results = bf16 ? kTilePanels : attributes_.swiglu ? 2 : 1;
+    work.reserve_threads(call.threads, parts_.front().weights->panel(0).depth, results);
     prepare(call, a);
     multiply(call);
   }
@@ -198,7 +200,7 @@ class MatMulNBits final : public ort::OpKernel {
       }
       call.floats = floats = call.work.floats(call.rows, shape.depth);
     } else if (call.bf16) {
-      call.bf16_rows = call.work.bf16(call.rows, shape.depth);
+      call.tiles = call.work.bf16(call.rows, shape);
     } else {
       call.quantized = call.work.quantized(call.rows, shape);
     }
@@ -214,7 +216,7 @@ class MatMulNBits final : public ort::OpKernel {
                 x = to;
               }
               if (call.bf16) {
-                kernels_.load_row_bf16(x, shape.depth, row, call.bf16_rows);
+                kernels_.load_row_bf16(x, shape, row, call.tiles);
               } else if (floats == nullptr) {
                 kernels_.quantize_row(x, shape.steps(), shape.step_depth(), row, call.quantized);
               }
@@ -223,70 +225,113 @@ class MatMulNBits final : public ort::OpKernel {
 
   void multiply(const Call& call) const {
     const std::int64_t blocks = (call.rows + kRowBlock - 1) / kRowBlock;
-    std::int64_t group = 1;
-    if (blocks == 1) {
-      const std::size_t panel_bytes =
-          parts_.front().weights->panel_bytes() * static_cast<std::size_t>(call.rows + 7) / 8;
-      group = static_cast<std::int64_t>(std::max<std::size_t>(1, kPieceBytes / panel_bytes));
-      group = std::clamp<std::int64_t>(panels_ / (std::int64_t{4} * call.threads), 1, group);
-    }
+    const std::int64_t group = panels_at_once(call, blocks);
     const std::int64_t groups = (panels_ + group - 1) / group;
     run_all(call.context, static_cast<std::size_t>(groups * blocks), call.threads, [&](std::size_t index, int thread) {
       const std::int64_t first_row = static_cast<std::int64_t>(index) / groups * kRowBlock;
       const std::int64_t first = static_cast<std::int64_t>(index) % groups * group;
+      const std::int64_t end = std::min(panels_, first + group);
       const std::int64_t count = std::min(kRowBlock, call.rows - first_row);
       const MatMulWork::Thread memory = call.work.thread(thread);
-      for (std::int64_t panel = first; panel < std::min(panels_, first + group); ++panel) {
-        multiply_panel(call, memory, panel, first_row, count);
-      }
+      if (call.bf16) return multiply_tiles(call, memory, first, end, first_row, count);
+      for (std::int64_t panel = first; panel < end; ++panel) multiply_panel(call, memory, panel, first_row, count);
     });
   }
 
-  void multiply_rows(const Call& call, const Part& part, std::int64_t panel, std::int64_t first_row, std::int64_t count,
-                     float* out, std::byte* scratch) const {
-    const PanelView view = part.weights->panel(panel);
+  /// How many of panels_ a thread takes in one go.
+  std::int64_t panels_at_once(const Call& call, std::int64_t blocks) const {
+    if (call.bf16) {
+      const std::int64_t most = attributes_.swiglu ? kTilePanels / 2 : kTilePanels;
+      return std::clamp<std::int64_t>((panels_ - 1) / (std::int64_t{2} * call.threads) + 1, 1, most);
+    }
+    if (blocks > 1) return 1;
+    const std::size_t panel_bytes = parts_.front().weights->panel_bytes() * static_cast<std::size_t>(call.rows + 7) / 8;
+    const auto most = static_cast<std::int64_t>(std::max<std::size_t>(1, kPieceBytes / panel_bytes));
+    return std::clamp<std::int64_t>(panels_ / (std::int64_t{4} * call.threads), 1, most);
+  }
+
+  /// A panel of one of the parts.
+  struct Place {
+    std::size_t part;
+    std::int64_t panel;
+  };
+  /// `panel` counts over the panels of all parts.
+  Place locate(std::int64_t panel) const {
+    std::size_t part = 0;
+    for (; panel >= parts_[part].weights->panels(); ++part) panel -= parts_[part].weights->panels();
+    return {part, panel};
+  }
+
+  void multiply_tiles(const Call& call, const MatMulWork::Thread& memory, std::int64_t first, std::int64_t end,
+                      std::int64_t first_row, std::int64_t count) const {
+    std::array<PanelView, kTilePanels> views;
+    const auto num = static_cast<std::size_t>(end - first);
+    const std::span<const PanelView> used(views.data(), attributes_.swiglu ? 2 * num : num);
+    for (std::size_t i = 0; i < num; ++i) {
+      const std::int64_t panel = first + static_cast<std::int64_t>(i);
+      const Place place = attributes_.swiglu ? Place{0, panel} : locate(panel);
+      views[i] = parts_[place.part].weights->panel(place.panel);
+      if (attributes_.swiglu) views[num + i] = parts_[1].weights->panel(panel);
+    }
+    kernels_.multiply_bf16(used, call.tiles, first_row, count, memory.results, memory.scratch);
+    const auto result =
+        static_cast<std::size_t>((count + Bf16Rows::kGroup - 1) / Bf16Rows::kGroup * Bf16Rows::kGroup * kPanelColumns);
+    for (std::size_t i = 0; i < num; ++i) {
+      const std::int64_t panel = first + static_cast<std::int64_t>(i);
+      if (attributes_.swiglu) {
+        store(call, {1, panel}, memory.results + (num + i) * result, memory.results + i * result, first_row, count);
+      } else {
+        store(call, locate(panel), memory.results + i * result, nullptr, first_row, count);
+      }
+    }
+  }
+
+  void multiply_rows(const Call& call, const Place& place, std::int64_t first_row, std::int64_t count, float* out,
+                     std::byte* scratch) const {
+    const PanelView view = parts_[place.part].weights->panel(place.panel);
     if (attributes_.exact) {
       kernels_.multiply_exact(view, call.floats + first_row * view.depth, view.depth, count, out, scratch);
-    } else if (call.bf16) {
-      kernels_.multiply_bf16(view, call.bf16_rows + first_row * view.depth, count, out, scratch);
     } else {
       kernels_.multiply(view, call.quantized, first_row, count, out, scratch);
     }
   }
 
-  /// `panel` counts over the panels of all parts.
   void multiply_panel(const Call& call, const MatMulWork::Thread& memory, std::int64_t panel, std::int64_t first_row,
                       std::int64_t count) const {
-    std::size_t p = 0;
+    const Place place = attributes_.swiglu ? Place{1, panel} : locate(panel);
+    float* gate = nullptr;
     if (attributes_.swiglu) {
-      multiply_rows(call, parts_[0], panel, first_row, count, memory.gate, memory.scratch);
-      p = 1;
-    } else {
-      for (; panel >= parts_[p].weights->panels(); ++p) panel -= parts_[p].weights->panels();
+      gate = memory.results + kRowBlock * kPanelColumns;
+      multiply_rows(call, {0, panel}, first_row, count, gate, memory.scratch);
     }
-    multiply_rows(call, parts_[p], panel, first_row, count, memory.result, memory.scratch);
-    const std::int64_t columns = attributes_.columns[p];
-    const std::int64_t column = panel * kPanelColumns;
+    multiply_rows(call, place, first_row, count, memory.results, memory.scratch);
+    store(call, place, memory.results, gate, first_row, count);
+  }
+
+  /// Writes result[count][32] to the rows of the output that they are of; `gate` belongs to part 0 then.
+  void store(const Call& call, const Place& place, const float* result, const float* gate, std::int64_t first_row,
+             std::int64_t count) const {
+    const Part& part = parts_[place.part];
+    const std::int64_t columns = attributes_.columns[place.part];
+    const std::int64_t column = place.panel * kPanelColumns;
     PanelOutput output;
     output.kind = io_;
     output.columns = std::min(kPanelColumns, columns - column);
-    output.scale = parts_[p].weights->panel(panel).column_scale;
-    output.bias = parts_[p].panel_bias(panel);
-    if (attributes_.swiglu) {
-      output.gate = memory.gate;
-      output.gate_scale = parts_[0].weights->panel(panel).column_scale;
-      output.gate_bias = parts_[0].panel_bias(panel);
+    output.scale = part.weights->panel(place.panel).column_scale;
+    output.bias = part.panel_bias(place.panel);
+    if (gate != nullptr) {
+      output.gate_scale = parts_[0].weights->panel(place.panel).column_scale;
+      output.gate_bias = parts_[0].panel_bias(place.panel);
     }
     output.stride = columns;
-    const float* const gate = output.gate;
+    std::byte* const to = call.outputs[gate != nullptr ? 0 : place.part];
     // Neighbours in A are stored in one go.
     for (std::int64_t row = 0, next = 0; row < count; row = next) {
-      const std::int64_t place = call.chosen[static_cast<std::size_t>(first_row + row)];
-      while (next < count && call.chosen[static_cast<std::size_t>(first_row + next)] == place + next - row) ++next;
-      output.data = call.outputs[attributes_.swiglu ? 0 : p] +
-                    static_cast<std::size_t>(place * columns + column) * element_bytes();
+      const std::int64_t first = call.chosen[static_cast<std::size_t>(first_row + row)];
+      while (next < count && call.chosen[static_cast<std::size_t>(first_row + next)] == first + next - row) ++next;
+      output.data = to + static_cast<std::size_t>(first * columns + column) * element_bytes();
       if (gate != nullptr) output.gate = gate + row * kPanelColumns;
-      kernels_.store(memory.result + row * kPanelColumns, next - row, output);
+      kernels_.store(result + row * kPanelColumns, next - row, output);
     }
   }
 

@@ -255,17 +255,19 @@ TEST_CASE("products in bfloat16 equal float64 products up to rounding, in any co
       const PanelView panel = packed.panel(0);
       constexpr std::int64_t kRows = 70;
       const std::vector<float> x = random_rows(kRows, c.depth, panel.depth);
-      std::vector<std::uint16_t> rows(static_cast<std::size_t>(80 * panel.depth), 0);
-      for (std::int64_t m = 0; m < kRows; ++m) {
-        kernels.load_row_bf16(x.data() + m * panel.depth, panel.depth, m, rows.data());
-      }
+      constexpr std::int64_t kPadded = 96;
+      std::vector<std::uint16_t> memory(static_cast<std::size_t>(kPadded * panel.depth), 0);
+      const Bf16Rows rows{kPadded, memory.data()};
+      for (std::int64_t m = 0; m < kRows; ++m) kernels.load_row_bf16(x.data() + m * panel.depth, panel, m, rows);
       static Scratch scratch;
-      std::vector<float> all(80 * 32);
-      kernels.multiply_bf16(panel, rows.data(), kRows, all.data(), scratch.bytes);
-      for (const std::int64_t count : {1, 16, 17, 32, 50}) {
+      const std::array<PanelView, 2> panels = {packed.panel(packed.panels() - 1), panel};
+      std::vector<float> both(2 * kPadded * 32);
+      kernels.multiply_bf16(panels, rows, 0, kRows, both.data(), scratch.bytes);
+      std::vector<float> all(both.begin() + kPadded * 32, both.end());
+      for (const std::int64_t count : {1, 16, 17, 32, 38}) {
         std::vector<float> some(64 * 32);
-        kernels.multiply_bf16(panel, rows.data() + 16 * panel.depth, count, some.data(), scratch.bytes);
-        CHECK(std::equal(some.begin(), some.begin() + count * 32, all.begin() + 16 * 32));
+        kernels.multiply_bf16({&panel, 1}, rows, 32, count, some.data(), scratch.bytes);
+        CHECK(std::equal(some.begin(), some.begin() + count * 32, all.begin() + 32 * 32));
       }
       all = scaled(panel, std::move(all));
       const auto activation = [&](std::int64_t m, std::int64_t k) {

@@ -3,11 +3,6 @@
 #include <algorithm>
 
 namespace genai::kernels {
-namespace {
-
-constexpr std::size_t kResultBytes = static_cast<std::size_t>(kRowBlock * kPanelColumns) * sizeof(float);
-
-}  // namespace
 
 std::byte* MatMulWork::grow(std::vector<Line>& lines, std::size_t bytes) {
   const std::size_t count = (bytes + sizeof(Line) - 1) / sizeof(Line);
@@ -45,16 +40,17 @@ QuantizedRows MatMulWork::quantized(std::int64_t rows, const PanelView& shape) {
   return out;
 }
 
-std::uint16_t* MatMulWork::bf16(std::int64_t rows, std::int64_t depth) {
-  constexpr std::int64_t kSide = 16;
-  constexpr std::int64_t kTileDepth = 32;
-  const std::int64_t padded = (rows + kSide - 1) / kSide * kSide;
-  auto* const out =
-      reinterpret_cast<std::uint16_t*>(grow(codes_, static_cast<std::size_t>(padded * depth) * sizeof(std::uint16_t)));
-  std::uint16_t* tile = out + (padded - kSide) * depth;
-  if (rows == padded) return out;
-  for (std::int64_t k = 0; k < depth; k += kTileDepth, tile += kSide * kTileDepth) {
-    std::fill(tile + rows % kSide * kTileDepth, tile + kSide * kTileDepth, std::uint16_t{0});
+Bf16Rows MatMulWork::bf16(std::int64_t rows, const PanelView& shape) {
+  constexpr std::int64_t kGroup = Bf16Rows::kGroup;
+  Bf16Rows out;
+  out.padded = (rows + kGroup - 1) / kGroup * kGroup;
+  const auto elements = static_cast<std::size_t>(out.padded * shape.depth);
+  out.data = reinterpret_cast<std::uint16_t*>(grow(codes_, elements * sizeof(std::uint16_t)));
+  if (rows == out.padded) return out;
+  const std::int64_t slab = Bf16Rows::slab_depth(shape);
+  for (std::int64_t start = 0; start < shape.depth; start += slab) {
+    const std::int64_t depth = std::min(slab, shape.depth - start);
+    std::fill_n(out.group(start, depth, out.padded - kGroup), kGroup * depth, std::uint16_t{0});
   }
   return out;
 }
@@ -63,21 +59,21 @@ float* MatMulWork::floats(std::int64_t count, std::int64_t stride) {
   return reinterpret_cast<float*>(grow(floats_, static_cast<std::size_t>(count * stride) * sizeof(float)));
 }
 
-void MatMulWork::reserve_threads(int count, std::int64_t depth) {
-  const std::size_t bytes = kMatMulScratchBytes + 2 * kResultBytes + static_cast<std::size_t>(depth) * sizeof(float);
+void MatMulWork::reserve_threads(int count, std::int64_t depth, std::int64_t results) {
+  const auto floats = static_cast<std::size_t>((depth + 15) / 16 * 16 + results * kRowBlock * kPanelColumns);
+  row_floats_ = static_cast<std::size_t>((depth + 15) / 16 * 16);
   if (threads_.size() < static_cast<std::size_t>(count)) threads_.resize(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i) {
     std::unique_ptr<std::vector<Line>>& lines = threads_[static_cast<std::size_t>(i)];
     if (!lines) lines = std::make_unique<std::vector<Line>>();
-    grow(*lines, bytes);
+    grow(*lines, kMatMulScratchBytes + floats * sizeof(float));
   }
 }
 
 MatMulWork::Thread MatMulWork::thread(int index) {
   std::byte* const start = threads_[static_cast<std::size_t>(index)]->data()->bytes;
-  std::byte* const result = start + kMatMulScratchBytes;
-  return {start, reinterpret_cast<float*>(result), reinterpret_cast<float*>(result + kResultBytes),
-          reinterpret_cast<float*>(result + 2 * kResultBytes)};
+  auto* const row = reinterpret_cast<float*>(start + kMatMulScratchBytes);
+  return {start, row + row_floats_, row};
 }
 
 }  // namespace genai::kernels

@@ -13,6 +13,8 @@ namespace genai::kernels {
 
 /// Rows that are multiplied with a panel in one go.
 constexpr std::int64_t kRowBlock = 512;
+/// Panels that are computed in one go in tiles: with that many sums the rows are seldom fetched anew.
+constexpr std::int64_t kTilePanels = 8;
 
 /// Memory of one call of MatMulNBits. Reused from call to call, so that it allocates only to grow.
 class MatMulWork {
@@ -22,20 +24,19 @@ class MatMulWork {
   std::span<const std::int64_t> choose(const std::int32_t* prompt_rows, std::int64_t rows, bool of_prompts);
   /// Room for `rows` rows in int8 and their scales; stays valid until the next call.
   QuantizedRows quantized(std::int64_t rows, const PanelView& shape);
-  /// Room for `rows` rows as MatMulKernels::load_row_bf16 lays them, zero past the last one.
-  std::uint16_t* bf16(std::int64_t rows, std::int64_t depth);
+  /// The same in bfloat16.
+  Bf16Rows bf16(std::int64_t rows, const PanelView& shape);
   /// Room for rows[count][stride] in float32.
   float* floats(std::int64_t count, std::int64_t stride);
 
   /// Working memory of a thread.
   struct Thread {
     std::byte* scratch;  ///< kMatMulScratchBytes
-    float* result;       ///< [kRowBlock][32]
-    float* gate;         ///< the same
+    float* results;      ///< [as many as were reserved][kRowBlock][32]
     float* row;          ///< [depth]
   };
-  /// Makes room for that many threads, with rows of `depth`, before they call thread().
-  void reserve_threads(int count, std::int64_t depth);
+  /// Makes room for that many threads, with rows of `depth` and `results` panels of results, before they call thread().
+  void reserve_threads(int count, std::int64_t depth, std::int64_t results);
   Thread thread(int index);
 
  private:
@@ -50,6 +51,7 @@ class MatMulWork {
   std::vector<Line> offsets_;
   std::vector<Line> floats_;
   std::vector<std::unique_ptr<std::vector<Line>>> threads_;
+  std::size_t row_floats_ = 0;
 };
 
 using MatMulWorkPool = WorkPool<MatMulWork>;
