@@ -80,6 +80,15 @@ def test_values_beyond_their_range_are_refused(hello: RunningServer, fields: dic
     assert response.json()["error"]["param"].partition("[")[0] == next(iter(fields))
 
 
+def test_a_million_wrong_biases_are_one_error(hello: RunningServer) -> None:
+    response = hello.chat(logit_bias={str(number): "x" for number in range(10**6)})
+
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "logit_bias"
+    assert "'0'" in response.json()["error"]["message"]
+    assert len(response.text) < 1000
+
+
 @pytest.mark.parametrize(
     "text", ["a" * 10**6, " " * 10**6, "😀" * 10**5, "ab" * 10**5], ids=["a", "blank", "emoji", "ab"]
 )

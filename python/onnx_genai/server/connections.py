@@ -11,6 +11,9 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 __all__ = ["ConnectionGuard"]
 
+_MAX_HEAD_BYTES = 256 << 10
+"""Of a request line and its headers. The parser in C takes any number of them."""
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -19,8 +22,8 @@ class ConnectionGuard:
 
     Times are counted in looks, so that a connection loses nothing while the event loop itself gets no time.
     Closed are connections on which no whole head of a request has come for ``head_timeout`` seconds since they were
-    opened or the head began. Reset are those whose reader has taken nothing of what lies ready for
-    ``slow_reader_timeout`` seconds: a plain close would wait for that reader and keep the descriptor.
+    opened or the head began, or one that is too large. Reset are those whose reader has taken nothing of what lies
+    ready for ``slow_reader_timeout`` seconds: a plain close would wait for that reader and keep the descriptor.
     """
 
     def __init__(self, *, head_timeout: float, slow_reader_timeout: float) -> None:
@@ -50,7 +53,8 @@ class _Guarded(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._head_looks: int | None = None
         """Looks that saw it wait for the head of a request; None: no head has begun."""
-        self._has_data = False
+        self._head_bytes = 0
+        """Bytes of the head that has begun, and what came with its start."""
         self._left = 0
         """Bytes that the reader had not taken at the last look."""
         self._left_looks = 0
@@ -67,12 +71,21 @@ class _Guarded(asyncio.Protocol):
         self._inner.connection_lost(error)
 
     def data_received(self, data: bytes) -> None:
+        if self._head_bytes > _MAX_HEAD_BYTES:
+            return
         self._inner.data_received(data)
         if self._is_serving:
             self._head_looks = None
-        else:
-            self._has_data = True
-            self._head_looks = self._head_looks or 0
+            self._head_bytes = 0
+            return
+        self._head_looks = self._head_looks or 0
+        if getattr(self._cycle, "more_body", False):
+            return  # the rest of a body that was answered early
+        self._head_bytes += len(data)
+        transport = self._transport
+        if self._head_bytes > _MAX_HEAD_BYTES and transport is not None and not transport.is_closing():
+            transport.write(_TOO_LARGE)
+            transport.close()
 
     def eof_received(self) -> bool | None:
         ends: bool | None = self._inner.eof_received()
@@ -102,11 +115,16 @@ class _Guarded(asyncio.Protocol):
         self._head_looks += 1
         if self._head_looks <= head_looks or transport.is_closing():
             return
-        if self._has_data:
+        if self._head_bytes:
             transport.write(_LATE)
         transport.close()
 
     @property
+    def _cycle(self) -> Any:
+        """State of the last request that uvicorn has, or None."""
+        return getattr(self._inner, "cycle", None)
+
+    @property
     def _is_serving(self) -> bool:
-        cycle = getattr(self._inner, "cycle", None)
+        cycle = self._cycle
         return cycle is not None and not cycle.response_complete

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError
@@ -49,6 +49,15 @@ class StreamOptions(RequestModel):
     include_usage: bool | None = None
 
 
+def _fails_fast(given: Any) -> Any:
+    """Ends at the first entry that is no number: one error for each of millions would fill the memory."""
+    if isinstance(given, dict):
+        wrong = next((key for key, value in given.items() if type(value) not in (int, float)), None)
+        if wrong is not None:
+            raise ValueError(f"the value of {wrong!r:.40} is no number")
+    return given
+
+
 class GenerationRequest(RequestModel):
     """What chat and plain completions have in common."""
 
@@ -77,7 +86,7 @@ class GenerationRequest(RequestModel):
     dry_base: float | None = None
     dry_allowed_length: int | None = None
     dry_sequence_breakers: ListOf[int] | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float], BeforeValidator(_fails_fast)] | None = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**64)
     stop: str | ListOf[str] | None = None
     stop_token_ids: ListOf[int] | None = None
