@@ -139,6 +139,21 @@ def test_an_unused_model_is_unloaded_and_loaded_again(serve: Serve, loads: Loads
     assert loads.count == 2
 
 
+def test_a_model_that_cannot_be_closed_does_not_keep_the_others_loaded(serve: Serve, loads: Loads) -> None:
+    async def fails() -> None:
+        raise RuntimeError("cannot be closed")
+
+    specs = [ModelSpec(name=name, load=loads, eager=False) for name in ("a", "b")]
+    server = serve(*specs, model_ttl=0.2)
+    server.chat(model="a")
+    loads.made[0].close = fails  # type: ignore[method-assign]
+    models = server.server.state.models
+    wait_until(lambda: models.entries["a"].state == "unloaded", "the first unload")
+
+    server.chat(model="b")
+    wait_until(lambda: models.entries["b"].state == "unloaded", "the second unload")
+
+
 def test_a_model_in_use_is_not_unloaded(serve: Serve, slow_spec: ModelSpec) -> None:
     server = serve(slow_spec, model_ttl=0.1).wait_ready()
 

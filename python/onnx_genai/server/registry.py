@@ -194,5 +194,9 @@ class ModelRegistry:
         model, entry.model = entry.model, None
         if model is not None:
             entry.has_room = False
-            await model.close()
-            _log.info("unloaded model %s", entry.spec.name)
+            try:
+                await model.close()
+            except (GenAIError, RuntimeError, OSError):  # must not keep the others loaded
+                _log.exception("model %s could not be closed", entry.spec.name)
+            else:
+                _log.info("unloaded model %s", entry.spec.name)
