@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,14 @@ NUM_BEFORE = 1_000
 NUM_REQUESTS = 2_000
 MAX_NATIVE = 200
 """Bytes for each request that may be left of working memory that still grows; words that stayed were ten times that."""
+
+
+@pytest.fixture(autouse=True)
+def no_log() -> Iterator[None]:
+    """pytest keeps what is logged, such as asyncio's word that a client is gone, until the end of a test."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.slow
