@@ -27,7 +27,7 @@ MAX_NATIVE = 200
 
 @pytest.fixture(autouse=True)
 def no_log() -> Iterator[None]:
-    """pytest keeps what is logged, such as asyncio's word that a client is gone, until the end of a test."""
+    """Pytest keeps what is logged, such as asyncio's word that a client is gone, until the end of a test."""
     logging.disable()
     yield
     logging.disable(logging.NOTSET)
