@@ -7,7 +7,7 @@ third process asks for ``/health`` ten times a second. In the end it says, and c
 * KV blocks that are held, requests that are open and descriptors that are left when all clients have gone: none;
 * memory of the server after the first quarter of the time: its slope times the rest is below ``--growth`` MiB. By then
   what fills is full (KV of earlier prompts, sessions). What still grows is the C library's heap, whose holes settle
-  slowly: some 50 bytes for each thing that clients do, of which about 5 are in use. What each has left is said too: more
+  slowly: some 50 bytes for each thing that clients do, of which about 5 are in use. What each left is said too: more
   than that, the same in a storm ten times as long, is a leak;
 * the 99th percentile of ``/health`` is below ``--health-ms``.
 """
