@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.models.checksum import VOCAB_SIZE, checksum_generate
 
-__all__ = ["CHECKSUM", "MAX_BODY_BYTES", "SCRIPT", "SCRIPTED", "Findings", "client"]
+__all__ = ["CHECKSUM", "MAX_BODY_BYTES", "SCRIPT", "SCRIPTED", "Findings", "client", "do_one"]
 
 CHECKSUM = "checksum"
 SCRIPTED = "scripted"
@@ -105,15 +105,20 @@ async def client(port: int, seed: int, findings: Findings, stop: asyncio.Event, 
     weights = [weight for weight, _ in _KINDS.values()]
     while not stop.is_set():
         name = draw.choices(kinds, weights)[0]
-        try:
-            await asyncio.wait_for(_KINDS[name][1](port, draw, findings), _TIMEOUT)
-        except asyncio.TimeoutError:
-            findings.blame(f"{name}: no answer within {_TIMEOUT:g} s")
-        except (OSError, asyncio.IncompleteReadError) as error:
-            findings.blame(f"{name}: the connection broke: {error!r}")
-        findings.done[name] += 1
+        await do_one(name, port, draw, findings)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(stop.wait(), draw.expovariate(1 / think) if think else 0.001)
+
+
+async def do_one(name: str, port: int, draw: random.Random, findings: Findings) -> None:
+    """Does one of the things that clients do, and notes what was wrong."""
+    try:
+        await asyncio.wait_for(_KINDS[name][1](port, draw, findings), _TIMEOUT)
+    except asyncio.TimeoutError:
+        findings.blame(f"{name}: no answer within {_TIMEOUT:g} s")
+    except (OSError, asyncio.IncompleteReadError) as error:
+        findings.blame(f"{name}: the connection broke: {error!r}")
+    findings.done[name] += 1
 
 
 def _completion(draw: random.Random, **fields: Any) -> tuple[dict[str, Any], list[str]]:

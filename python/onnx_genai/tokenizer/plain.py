@@ -10,6 +10,8 @@ from typing import Any
 
 import tokenizers
 
+from onnx_genai.tokenizer.library import read_tokenizer
+
 __all__ = ["PlainEncoder"]
 
 
@@ -26,7 +28,7 @@ class PlainEncoder:
         # Private-use characters at both ends, hexadecimal between: no normalizer changes that.
         self._names = {text: f"\ue000{nonce}{index:x}\ue001" for index, text in enumerate(special)}
         document = json.loads(tokenizer.to_str())
-        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(_renamed(document, self._names)))
+        self._tokenizer = read_tokenizer(json.dumps(_renamed(document, self._names)))
         texts = sorted(self._names, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, texts))) if texts else None
         # Ids that are no part of the model's vocabulary are given out anew when a tokenizer is read.

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import tokenizers
 
 from onnx_genai.errors import InvalidArgumentError, NotFoundError, PackageError
+from onnx_genai.tokenizer.library import read_tokenizer
 from onnx_genai.tokenizer.plain import PlainEncoder
 from onnx_genai.tokenizer.stream import TokenStream
 from onnx_genai.tokenizer.table import TokenTableData, build_table
@@ -359,7 +360,7 @@ def _load(data: bytes, name: str) -> tokenizers.Tokenizer:
     except UnicodeDecodeError as error:
         raise PackageError(f"{name}: not UTF-8 at byte {error.start}; expected a JSON text") from error
     try:
-        return tokenizers.Tokenizer.from_str(text)
+        return read_tokenizer(text)
     # The library raises bare Exception, and for some broken files a panic that is only a BaseException.
     except BaseException as error:
         if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError)):
