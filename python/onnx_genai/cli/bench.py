@@ -309,7 +309,7 @@ def _table(subjects: Sequence[_Subject], rows: Iterable[_Row]) -> Iterable[str]:
             cells = [
                 _label(subject),
                 f"{_weight_bytes(subject.path) / 2**20:.1f} MiB",
-                f"{info.get('execution_provider')} ({info.get('decoder')})",
+                f"{info.get('execution_provider')} ({info.get('decoder')}, {info.get('backend')})",
                 str(info.get("intra_op_threads")),
                 row.test.name,
                 f"{mean:.2f} ± {deviation:.2f}",
@@ -329,6 +329,7 @@ def _report_object(subjects: Sequence[_Subject], rows: Iterable[_Row]) -> dict[s
                 "size_bytes": _weight_bytes(subject.path),
                 "execution_provider": info.get("execution_provider"),
                 "decoder": info.get("decoder"),
+                "backend": info.get("backend"),
                 "threads": info.get("intra_op_threads"),
                 "ort_version": info.get("ort_version"),
             }

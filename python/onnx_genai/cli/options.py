@@ -69,7 +69,14 @@ _MODEL_OPTIONS = {
         "--ep-strict", is_flag=True, help="A provider that cannot be used is an error, not a warning."
     ),
     "backend": setting(
-        "--backend", callback=checked_backend, default="auto", show_default=True, help="auto, ort, or native."
+        "--backend",
+        callback=checked_backend,
+        default="auto",
+        show_default=True,
+        shell_complete=lambda _context, _parameter, typed: [
+            n for n in ("auto", "ort", "native") if n.startswith(typed)
+        ],
+        help="auto, ort, or native.",
     ),
     "variant": setting("--variant", help="Which of several graphs to take: q4, fp16, ..."),
     "max_context": setting(
@@ -148,10 +155,14 @@ def take(kind: type[Options], values: Mapping[str, Any]) -> Options:
 
 
 def take_sampling(context: click.Context, values: Mapping[str, Any]) -> SamplingOptions:
-    """:func:`take`, where ``greedy`` and ``no_greedy`` give way to what a stronger source says about sampling."""
+    """:func:`take`, where what asks for greedy answers (``greedy``, a temperature of 0) and ``no_greedy`` give way to
+    what a stronger source says about sampling.
+    """
     names = ("greedy", "no_greedy", "temperature", "top_p", "top_k", "min_p")
     strongest = max((source_rank(context, name) for name in names if values[name] not in (None, False)), default=0)
-    weak = {name: False for name in ("greedy", "no_greedy") if source_rank(context, name) < strongest}
+    weak: dict[str, Any] = {name: False for name in ("greedy", "no_greedy") if source_rank(context, name) < strongest}
+    if values["temperature"] == 0 and source_rank(context, "temperature") < strongest:
+        weak["temperature"] = None
     return take(SamplingOptions, {**values, **weak})
 
 

@@ -81,6 +81,10 @@ class ProfileOptions:
         for name, path in (("--profile-json", self._json_path), ("--profile-trace", self.profile_trace)):
             if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
                 raise click.UsageError(f"{name} is {str(path)!r}; name a file in a folder that exists")
+        if self.profile_trace == Path("-"):
+            raise click.UsageError("--profile-trace is '-'; a timeline is written to a file: name one")
+        if self.profile_trace is not None and self.profile_trace == self._json_path:
+            raise click.UsageError("--profile-json and --profile-trace name the same file; name two")
 
     @classmethod
     def take(cls, values: Mapping[str, Any]) -> ProfileOptions:
@@ -123,6 +127,9 @@ class Profiler:
         self._phases: list[tuple[str, float]] = []
         self._counters: list[tuple[str, float, str]] = []
         self._spans: list[tuple[str, int, int]] = []
+        self._earlier: list[dict[str, Any]] = []
+        """Events of recordings that have ended, for the timeline."""
+        self._num_ended = 0
         self._llm: LLM | AsyncLLM | None = None
         self._recording: Recording | None = None
         self._metrics: Mapping[str, float] = {}
@@ -236,11 +243,14 @@ class Profiler:
         )
 
     def _set_trace(self, text: str) -> None:
+        from onnx_genai.cli.repl.loop import user_path  # which imports this module
+
         if text.lower() == "off":
+            if not self.reports and self._json is None:
+                self.close()
             self.trace_path = None
-            self._stop_if_unwanted()
             return
-        path = Path(text).expanduser()
+        path = user_path(text)
         if path.is_dir() or not path.absolute().parent.is_dir():
             raise InvalidArgumentError(f"the trace's path is {text!r}; name a file in a folder that exists")
         self.trace_path = path
@@ -256,8 +266,11 @@ class Profiler:
 
     def _stop(self) -> None:
         if self._recording is not None:
-            self._recording.stop()
+            ended = self._recording.stop()
             self._recording = None
+            if self.trace_path is not None:
+                self._num_ended += 1
+                self._earlier += [_numbered(event, self._num_ended << 32) for event in ended.trace_events()]
 
     def _write_json(self, report: Report) -> None:
         text = report.json_line()
@@ -270,5 +283,16 @@ class Profiler:
         path = self.trace_path
         if path is None:
             return
-        profile.write_trace(path, host_spans=self._spans)
+        from onnx_genai.engine.trace import merged_events, write_chrome_trace  # takes time to import
+
+        events = profile.trace_events(host_spans=self._spans)
+        write_chrome_trace(path, merged_events(self._earlier, events))
         console.note(f"[profile] wrote {path}; open it at https://ui.perfetto.dev (or chrome://tracing)")
+
+
+def _numbered(event: dict[str, Any], more: int) -> dict[str, Any]:
+    """The event with another id: an engine that is made anew counts its requests anew."""
+    given = event.get("id")
+    if given is None:
+        return event
+    return {**event, "id": given + more if isinstance(given, int) else hex(int(given, 16) + more)}

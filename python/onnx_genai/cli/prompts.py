@@ -170,7 +170,12 @@ class SavedTurns:
         self._llm = llm
         self._path = path
         self.is_new = not path.exists()
-        self._session: Session = llm.session() if self.is_new else llm.load_session(path)
+        if self.is_new and not path.absolute().parent.is_dir():
+            raise InvalidArgumentError(f"{path} cannot be written, as its folder does not exist; make it first")
+        try:
+            self._session: Session = llm.session() if self.is_new else llm.load_session(path)
+        except PackageError as error:  # it is the file that is wrong, and no model package
+            raise InvalidArgumentError(f"{error}. A new file begins a new conversation") from error
 
     @property
     def tokens(self) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from onnx_genai.cli import console
 from onnx_genai.cli.models import MODEL, fetched_model
 from onnx_genai.cli.options import ModelOptions, model_options, sampling_options, take, take_sampling
 from onnx_genai.cli.profile import ProfileOptions, Profiler, profile_options
+from onnx_genai.cli.settings import ENVIRONMENT_RANK, source_rank
 
 if TYPE_CHECKING:
     from onnx_genai.cli.repl.editor import Input
@@ -21,6 +22,8 @@ __all__ = ["run"]
 
 ONE_ANSWER = {"n": 1, "logprobs": None}
 """Sampling options that a chat does not have."""
+SAMPLED = frozenset({"temperature", "top_p", "top_k", "min_p"})
+"""Settings that are about sampling, as greedy is not."""
 
 
 @click.command()
@@ -96,8 +99,35 @@ def _chat(host: Any, settings: Settings, profiler: Profiler, values: dict[str, A
                 refuse_attachment(repl, kind)
         if values["load"] is not None:
             load(repl, values["load"])
+            _put_back(repl, settings, values)
         _greet(repl)
         return repl.run(_source(repl, is_private=values["private"]))
+
+
+def _put_back(repl: Repl, given: Settings, values: dict[str, Any]) -> None:
+    """Command line and environment are stronger than what a conversation's file has."""
+    from onnx_genai.cli.repl.settings import SETTINGS
+
+    context = click.get_current_context()
+    strong = {name for name in values if source_rank(context, name) >= ENVIRONMENT_RANK}
+    strong |= {"greedy"} if "no_greedy" in strong else set()
+    strong |= {"markdown"} if "plain" in strong else set()
+    merged, asked = repl.settings.as_dict(), given.as_dict()
+    if strong & {"greedy", *SAMPLED}:
+        # What the file has on the other side of greedy or sampled gives way.
+        merged.pop("greedy", None)
+        for name in SAMPLED - strong:
+            if asked.get("greedy") or merged.get(name) == 0:
+                merged.pop(name, None)
+    for name in SETTINGS.keys() & strong:
+        merged.pop(name, None)
+        if name in asked:
+            merged[name] = asked[name]
+    repl.settings = repl.settings.with_values(merged)
+    if values["system"] is not None:
+        repl.conversation.system = values["system"]
+    if "raw" in strong:
+        repl.is_raw = values["raw"] or repl.host.llm.template is None
 
 
 def _source(repl: Repl, *, is_private: bool) -> Input:
@@ -112,6 +142,7 @@ def _source(repl: Repl, *, is_private: bool) -> Input:
         toolbar=lambda: repl.context_line(terminal.size()[0]),
         history=None if is_private else history_path(),
         colours=terminal.has_colours(),
+        interrupted=repl.interrupts.take,
     )
 
 

@@ -26,6 +26,7 @@ else:
 
 __all__ = [
     "CONFIG_VARIABLE",
+    "ENVIRONMENT_RANK",
     "Config",
     "Setting",
     "config_path",
@@ -45,6 +46,8 @@ _RANKS = {
     click.core.ParameterSource.COMMANDLINE: 3,
     click.core.ParameterSource.PROMPT: 3,
 }
+ENVIRONMENT_RANK = _RANKS[click.core.ParameterSource.ENVIRONMENT]
+"""Of :func:`source_rank`: from here on somebody wanted it for this start of the program."""
 
 
 class Setting(click.Option):

@@ -23,6 +23,7 @@ __all__ = [
     "RequestTrack",
     "TraceEvents",
     "chrome_events",
+    "merged_events",
     "request_tracks",
     "write_chrome_trace",
 ]
@@ -198,9 +199,21 @@ def chrome_events(
     pid = os.getpid()
     timed = [*_thread_events(events, pid), *_op_events(ops, pid), *_host_events(host_spans, pid)]
     timed += _request_events(events, begin_ns, end_ns, pid)
-    # What begins at one time: the outer span first, and the end of a state before the next begins.
-    timed.sort(key=lambda event: (event["ts"], event["ph"] != "e", -event.get("dur", 0)))
+    timed.sort(key=_order)
     return [*_metadata(timed, pid), *timed]
+
+
+def merged_events(earlier: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """:func:`chrome_events` of a recording, with those of recordings before it in the same process."""
+    named = [event for event in events if event["ph"] == "M"]
+    known = [{key: event.get(key) for key in ("name", "tid")} for event in named]
+    named += [e for e in earlier if e["ph"] == "M" and {key: e.get(key) for key in ("name", "tid")} not in known]
+    return [*named, *sorted((event for event in (*earlier, *events) if event["ph"] != "M"), key=_order)]
+
+
+def _order(event: Mapping[str, Any]) -> tuple[float, bool, float]:
+    """What begins at one time: the outer span first, and the end of a state before the next begins."""
+    return event["ts"], event["ph"] != "e", -event.get("dur", 0)
 
 
 def write_chrome_trace(path: Path, events: Iterable[Mapping[str, Any]]) -> None:

@@ -110,13 +110,13 @@ class SessionTokens:
         if different and not allow_recompute:
             raise PackageError(
                 f"{path}: was made with another model or other options "
-                f"({_compared(engine, saved.identity, different)}). Load it with the model that it was made with, or "
-                "pass allow_recompute=True to take its tokens and compute their KV anew"
+                f"({_compared(engine, saved.identity, different)}). Load it with the model that it was made with; "
+                "load_session(..., allow_recompute=True) takes its tokens and computes their KV anew"
             )
         if saved.damage and not allow_recompute:
             raise PackageError(
-                f"{path}: is damaged: {saved.damage}. Copy the file again, or pass allow_recompute=True to take its "
-                "tokens, which are sound, and compute their KV anew"
+                f"{path}: is damaged: {saved.damage}. Copy the file again; load_session(..., "
+                "allow_recompute=True) takes its tokens, which are sound, and computes their KV anew"
             )
         vocab = engine.vocab_size
         if vocab and saved.tokens and max(saved.tokens) >= vocab:

@@ -9,7 +9,7 @@ import pytest
 
 from onnx_genai.cli.repl.conversation import Conversation
 from onnx_genai.cli.repl.files import SavedConversation, load_conversation, save_conversation
-from onnx_genai.errors import InvalidArgumentError, NotFoundError, PackageError
+from onnx_genai.errors import InvalidArgumentError, NotFoundError
 
 
 def saved(**given: object) -> SavedConversation:
@@ -73,13 +73,21 @@ def test_save_given_no_such_folder_says_so(tmp_path: Path) -> None:
         ('{"format": "onnx-genai-conversation", "version": 1, "messages": [{}]}', r"messages\[0\]"),
         ('{"format": "onnx-genai-conversation", "version": 1, "settings": 1}', "settings"),
         ("[" * 100_000, "no JSON"),
+        (
+            '{"format": "onnx-genai-conversation", "version": 1, "messages": [{"role": "user"}]}',
+            r"messages\[0\] has no content",
+        ),
+        (
+            '{"format": "onnx-genai-conversation", "version": 1, "messages": [{"role": "assistant"}]}',
+            r"messages\[0\] has no content",
+        ),
     ],
 )
 def test_load_given_another_file_says_what_is_wrong(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "talk.json"
     path.write_text(text, encoding="utf-8")
 
-    with pytest.raises(PackageError, match=told):
+    with pytest.raises(InvalidArgumentError, match=told):
         load_conversation(path)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chrome_trace import check_trace, read_trace
 from tests.cli.conftest import Ran, Run
 from tests.models.packages import CHATML
 
@@ -494,3 +495,82 @@ def test_package_without_a_limit_gives_512_tokens_and_a_warning(
     assert len(ran.out.split(">>> ")[1].strip()) == 512
     assert "--max-context" in ran.err
     assert "model.max_sequence_length" in ran.err
+
+
+def test_quoted_text_and_text_of_several_lines_are_no_commands(chat: Chat) -> None:
+    ran = chat('"""', "/help me", '"""', "/show history")
+
+    assert answers(ran)[0] == ANSWER
+    assert "/help me" in answers(ran)[1]
+
+
+def test_backend_tells_what_runs(chat: Chat) -> None:
+    ran = chat("/backend", "/show model", "/session")
+
+    assert answers(ran)[0].startswith("backend ort;")
+    assert "ort" in answers(ran)[2]
+
+
+def test_save_of_kv_under_its_own_name_keeps_both(chat: Chat, tmp_path: Path) -> None:
+    file = tmp_path / "talk.kv"
+
+    ran = chat("Hi", f"/save {file} --kv", "/clear", f"/load {file}", "/show history")
+
+    assert json.loads(file.read_text(encoding="utf-8"))["kv"] == "talk.kv.kv"
+    assert "loaded 1 turns" in answers(ran)[3]
+    assert ANSWER in answers(ran)[4]
+
+
+def test_load_goes_on_with_the_text_where_the_computed_context_is_damaged(chat: Chat, tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    chat("Hi", f"/save {file} --kv")
+    (tmp_path / "talk.kv").write_bytes(b"no session")
+
+    ran = chat(f"/load {file}", "/show history")
+
+    assert "is not used" in ran.err
+    assert ANSWER in answers(ran)[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (("--temperature", "0.9"), "sampling, temperature=0.9, seed=3, max_new_tokens=4"),
+        (("--max-new-tokens", "2", "--seed", "5"), "sampling, temperature=0.5, seed=5, max_new_tokens=2"),
+        (("--greedy",), "greedy, seed=3, max_new_tokens=4"),
+        ((), "sampling, temperature=0.5, seed=3, max_new_tokens=4"),
+    ],
+)
+def test_command_line_is_stronger_than_a_saved_conversation(
+    chat: Chat, tmp_path: Path, options: tuple[str, ...], shown: str
+) -> None:
+    file = tmp_path / "talk.json"
+    chat("Hi", f"/save {file}", options=("--temperature", "0.5", "--seed", "3", "--max-new-tokens", "4"))
+
+    ran = chat("/session", options=("--load", file, *options))
+
+    assert f"{shown}\n" in answers(ran)[0]
+
+
+def test_system_of_the_command_line_replaces_that_of_a_saved_conversation(chat: Chat, tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    chat("Hi", f"/save {file}", options=("--system", "Old."))
+
+    ran = chat("/show history", options=("--load", file, "--system", "New."))
+
+    assert "New." in answers(ran)[0]
+    assert "Old." not in answers(ran)[0]
+
+
+def test_timeline_keeps_the_answers_before_a_change(chat: Chat, tmp_path: Path) -> None:
+    file = tmp_path / "my trace.json"
+
+    chat(f'/profile trace "{file}"', "Hi", "/profile verbosity decisions", "Hi", "/backend ort", "Hi")
+
+    events = read_trace(file)
+    check_trace(events)
+    turns = [event for event in events if event["name"] == "turn"]
+    steps = [event["ts"] for event in events if event["name"] == "step"]
+    assert len(turns) == 3
+    for turn in turns:
+        assert any(turn["ts"] <= step <= turn["ts"] + turn["dur"] for step in steps)

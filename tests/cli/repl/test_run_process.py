@@ -80,12 +80,12 @@ def test_signal_while_a_pipe_is_read_ends_it_with_130(scripted_package: Package)
     assert b"Traceback" not in err
 
 
-def test_line_that_is_no_utf8_is_told(scripted_package: Package) -> None:
+def test_line_that_is_no_utf8_is_told_and_costs_no_other(scripted_package: Package) -> None:
     process = start(scripted_package("yes"))
 
-    out, err = process.communicate(b"caf\xe9\n", timeout=TIMEOUT)
+    out, err = process.communicate(b"caf\xe9\nHi\n", timeout=TIMEOUT)
 
-    assert (process.returncode, out) == (1, b">>> ")
+    assert (process.returncode, out) == (0, b">>> >>> yes\n>>> ")
     assert b"not UTF-8 (byte 3)" in err
 
 

@@ -11,7 +11,7 @@ from onnx_genai.cli.repl.diagnostic_commands import DIAGNOSTIC_COMMANDS
 from onnx_genai.cli.repl.input_commands import INPUT_COMMANDS
 from onnx_genai.cli.repl.model_commands import MODEL_COMMANDS
 from onnx_genai.cli.repl.session_commands import SESSION_COMMANDS
-from onnx_genai.errors import NotFoundError
+from onnx_genai.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from onnx_genai.cli.repl.loop import Repl
@@ -29,7 +29,7 @@ def _help(repl: Repl, argument: str) -> None:
     if argument and repl.screen.is_live:
         command = find(argument if argument.startswith("/") else f"/{argument}")
         if command is None:
-            raise NotFoundError(f"there is no command {argument}; /help lists them")
+            raise InvalidArgumentError(f"there is no command {argument}; /help lists them")
         also = f" (also {', '.join(command.aliases)})" if command.aliases else ""
         repl.screen.table(f"{command.usage}{also}", [("category", command.category), ("does", command.summary)])
         return

@@ -248,10 +248,10 @@ def _checked(messages: Any, name: str) -> list[Message]:
             raise InvalidArgumentError(f"{name}[{number}] has the role {role!r}; allowed: user, assistant, tool")
         if not isinstance(message.get("content"), (str, type(None))):
             raise InvalidArgumentError(f"{name}[{number}] has a content that is no text")
-        if role == "user" and not isinstance(message["content"], str):
+        if message.get("content") is None and not (role == "assistant" and message.get("tool_calls")):
             raise InvalidArgumentError(f"{name}[{number}] has no content")
         for call in message.get("tool_calls") or ():
             function = call.get("function") if isinstance(call, dict) else None
             if not isinstance(function, dict) or not {"name", "arguments"} <= function.keys() or "id" not in call:
                 raise InvalidArgumentError(f"{name}[{number}] has a tool call without id, name or arguments")
-    return [dict(message) for message in messages]
+    return [{"content": None, **message} for message in messages]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.document import Document
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-__all__ = ["PROMPT", "Editor", "Input", "LineReader", "history_path"]
+__all__ = ["PROMPT", "Editor", "Input", "LineReader", "Quoted", "history_path"]
 
 PROMPT = ">>> "
 MORE = "... "
@@ -38,6 +38,7 @@ class Input(Protocol):
         """The next message; ``default`` is there to be changed.
 
         Raises:
+            InvalidArgumentError: A line cannot be used; the next one may.
             EOFError: There is no more.
             KeyboardInterrupt: Ctrl-C was pressed.
         """
@@ -57,11 +58,17 @@ def history_path() -> Path:
     return base / "onnx-genai" / "history"
 
 
+class Quoted(str):
+    """What stood between triple quotes: a message, whatever it begins with."""
+
+    __slots__ = ()
+
+
 def unquoted(text: str) -> str:
-    """The text inside triple quotes, or the text."""
+    """The text inside triple quotes, as :class:`Quoted`, or the text."""
     stripped = text.strip()
     if stripped.startswith(QUOTES) and stripped.endswith(QUOTES) and len(stripped) >= 2 * len(QUOTES):
-        return stripped[len(QUOTES) : -len(QUOTES)].strip("\n")
+        return Quoted(stripped[len(QUOTES) : -len(QUOTES)].strip("\n"))
     return text
 
 
@@ -115,12 +122,14 @@ class Editor:
         toolbar: Callable[[], str],
         history: Path | None,
         colours: bool,
+        interrupted: Callable[[], bool],
     ) -> None:
         """Args:
         complete: What may stand at the cursor.
         toolbar: The line beneath.
         history: File to keep lines in; None keeps none.
         colours: Whether to use any.
+        interrupted: Whether Ctrl-C was pressed since this was asked: while the editor starts it is a signal yet.
         """
         from prompt_toolkit import PromptSession
         from prompt_toolkit.application import get_app
@@ -164,6 +173,14 @@ class Editor:
                 }
             ),
         )
+
+        app = self._session.app
+
+        def look(_: object) -> None:
+            if not app.is_done and interrupted():
+                app.exit(exception=KeyboardInterrupt)
+
+        app.after_render += look
 
     def read(self, default: str = "") -> str:
         """The next message."""

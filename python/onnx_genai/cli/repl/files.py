@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_genai.cli.repl.conversation import Conversation
-from onnx_genai.errors import InvalidArgumentError, NotFoundError, PackageError
+from onnx_genai.errors import InvalidArgumentError, NotFoundError
 
 __all__ = ["FORMAT", "SavedConversation", "load_conversation", "save_conversation"]
 
@@ -74,7 +74,7 @@ def load_conversation(path: Path) -> SavedConversation:
 
     Raises:
         NotFoundError: There is none.
-        PackageError: It is no conversation, or of a later version.
+        InvalidArgumentError: It is no conversation, or of a later version.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -83,20 +83,22 @@ def load_conversation(path: Path) -> SavedConversation:
     except OSError as error:
         raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise PackageError(f"{path} is no JSON text in UTF-8; take a file that /save wrote") from error
+        raise InvalidArgumentError(f"{path} is no JSON text in UTF-8; take a file that /save wrote") from error
     if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise PackageError(f"{path} is no saved conversation (no format {FORMAT!r}); take a file that /save wrote")
+        raise InvalidArgumentError(
+            f"{path} is no saved conversation (no format {FORMAT!r}); take a file that /save wrote"
+        )
     if value.get("version") != VERSION:
-        raise PackageError(
+        raise InvalidArgumentError(
             f"{path} has the version {value.get('version')!r}; this program reads {VERSION}: update onnx-genai"
         )
     settings, kv = value.get("settings", {}), value.get("kv")
     if not isinstance(settings, dict):
-        raise PackageError(f"{path}: settings is no object; take a file that /save wrote")
+        raise InvalidArgumentError(f"{path}: settings is no object; take a file that /save wrote")
     try:
         conversation = Conversation.from_dict(value)
     except (InvalidArgumentError, TypeError) as error:
-        raise PackageError(f"{path}: {error}") from error
+        raise InvalidArgumentError(f"{path}: {error}") from error
     return SavedConversation(
         model=str(value.get("model", "")),
         conversation=conversation,

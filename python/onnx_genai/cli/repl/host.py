@@ -67,8 +67,8 @@ class ModelHost:
 
     @property
     def backend(self) -> str:
-        """The backend that runs."""
-        return "ort" if self.options.backend == AUTO else self.options.backend
+        """The backend that runs, ``auto`` resolved."""
+        return str(self.llm.info().get("backend", self.options.backend))
 
     @property
     def decoder(self) -> str:

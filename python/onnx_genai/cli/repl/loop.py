@@ -15,7 +15,7 @@ from onnx_genai.cli import console
 from onnx_genai.cli.profile import Profiler
 from onnx_genai.cli.prompts import UNKNOWN_LIMIT_TOKENS
 from onnx_genai.cli.repl.conversation import Conversation, Message
-from onnx_genai.cli.repl.editor import Input
+from onnx_genai.cli.repl.editor import Input, Quoted
 from onnx_genai.cli.repl.host import ModelHost
 from onnx_genai.cli.repl.interrupts import Interrupts
 from onnx_genai.cli.repl.reply import Reply, Request
@@ -90,6 +90,9 @@ class Repl:
                 self.interrupts.take()
                 self._press()
                 continue
+            except InvalidArgumentError as error:
+                self.screen.error(error)
+                continue
             self._is_armed = False
             self.take(text, replaces=bool(draft), literals=source.takes_literals)
             self.screen.space()
@@ -109,13 +112,23 @@ class Repl:
             return
         if literals and text.startswith("//"):
             text = text[1:]
-        elif text.startswith("//") or _COMMAND.match(text):
+        elif self._is_command(text):
             self._obey(text)
             return
         if replaces:
             self.say_instead(text)
         else:
             self.say(text)
+
+    @staticmethod
+    def _is_command(text: str) -> bool:
+        """Whether it is one, or was meant as one: of several lines, only a name that is known."""
+        from onnx_genai.cli.repl.commands import find  # commands import this module
+
+        found = None if isinstance(text, Quoted) else _COMMAND.match(text)
+        if found is None:
+            return text.startswith("//") and not isinstance(text, Quoted)
+        return "\n" not in text.strip() or find(found[0]) is not None
 
     def leave(self, code: int = EXIT_DONE) -> None:
         """Ends the session after this line."""

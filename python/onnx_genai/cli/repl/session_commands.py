@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onnx_genai.cli import console
 from onnx_genai.cli.repl.command import Command
 from onnx_genai.cli.repl.files import SavedConversation, load_conversation, save_conversation
 from onnx_genai.cli.repl.settings import SETTINGS
-from onnx_genai.errors import InvalidArgumentError, UnsupportedError
+from onnx_genai.errors import GenAIError, InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
     from onnx_genai.cli.repl.loop import Repl
@@ -78,7 +79,7 @@ def _save(repl: Repl, argument: str) -> None:
     path = _file(text, "/save FILE")
     if path.suffix == "":
         path = path.with_suffix(".json")
-    kv = path.with_name(f"{path.stem}.kv") if with_kv else None
+    kv = path.with_name(f"{path.name if path.suffix == '.kv' else path.stem}.kv") if with_kv else None
     saved = SavedConversation(
         model=repl.host.name,
         conversation=repl.conversation,
@@ -109,7 +110,10 @@ def load(repl: Repl, path: Path) -> None:
     saved = load_conversation(path)
     settings = repl.settings.with_values(saved.settings)
     if saved.kv is not None and saved.kv.exists():
-        repl.host.llm.load_session(saved.kv, allow_recompute=True).close()
+        try:
+            repl.host.llm.load_session(saved.kv, allow_recompute=True).close()
+        except GenAIError as error:
+            console.warn(f"the computed context in {saved.kv} is not used, so the text is computed again: {error}")
     repl.conversation, repl.settings = saved.conversation, settings
     repl.is_raw = saved.raw or repl.host.llm.template is None
     repl.draft = ""
