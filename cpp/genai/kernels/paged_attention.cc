@@ -20,12 +20,13 @@ class PagedAttention final : public ort::OpKernel {
  public:
   PagedAttention(const PagedAttributes& attributes, ElementKind io, ElementKind kv,
                  std::shared_ptr<AttentionWorkPool> pool)
-      : attributes_(attributes), io_(io), kv_(kv), kernels_(attention_kernels(chosen_isa())), pool_(std::move(pool)) {}
+      : attributes_(attributes), io_(io), kv_(kv), pool_(std::move(pool)) {}
 
   void compute(ort::KernelContext& context) const override {
     PagedCall call = PagedCall::read(attributes_, io_, kv_, context);
     call.tensors.output = context.output(0, call.output_dims).data;
     if (call.num_tokens == 0) return;
+    if (prompt_kernels_ == nullptr || !fits_prompt_kernels(call.shape)) call.prompt_rows = nullptr;
     const AttentionWorkPool::Loan work = pool_->take();
     work->plan(call, max_threads_);
     write(context, call, *work);
@@ -54,28 +55,31 @@ class PagedAttention final : public ort::OpKernel {
     AttentionItem& item = work.items()[piece.item];
     const AttentionWork::Buffers buffers = work.buffers(thread);
     const QueryTile& tile = item.tile;
-    kernels_.pack_queries(call.shape, call.tensors, tile, buffers.packed, buffers.scratch);
+    const AttentionKernels& kernels = tile.is_prompt ? *prompt_kernels_ : kernels_;
+    kernels.pack_queries(call.shape, call.tensors, tile, buffers.packed, buffers.scratch);
     for (int range = piece.first_range; range < piece.first_range + piece.num_ranges; ++range) {
       const bool is_first = range == item.first_range;
       const Partial out = item.is_split ? work.partial(item, range) : is_first ? buffers.total : buffers.next;
-      kernels_.attend(call.shape, call.tensors, tile, buffers.packed, range, buffers.scores, out);
-      if (!item.is_split && !is_first) kernels_.merge(call.shape, tile.num_rows, out, buffers.total);
+      kernels.attend(call.shape, call.tensors, tile, buffers.packed, range, buffers.scores, out);
+      if (!item.is_split && !is_first) kernels.merge(call.shape, tile.num_rows, out, buffers.total);
     }
-    if (!item.is_split) return kernels_.finish(call.shape, call.tensors, tile, buffers.total, buffers.scratch);
+    if (!item.is_split) return kernels.finish(call.shape, call.tensors, tile, buffers.total, buffers.scratch);
 
     // Whoever ends an item's last piece joins the ranges, in their order.
     if (std::atomic_ref(item.open_pieces).fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     const Partial total = work.partial(item, item.first_range);
     for (int i = 1; i < item.num_ranges; ++i) {
-      kernels_.merge(call.shape, tile.num_rows, work.partial(item, item.first_range + i), total);
+      kernels.merge(call.shape, tile.num_rows, work.partial(item, item.first_range + i), total);
     }
-    kernels_.finish(call.shape, call.tensors, tile, total, buffers.scratch);
+    kernels.finish(call.shape, call.tensors, tile, total, buffers.scratch);
   }
 
   PagedAttributes attributes_;
   ElementKind io_;
   ElementKind kv_;
-  const AttentionKernels& kernels_;
+  Isa isa_ = chosen_isa();
+  const AttentionKernels& kernels_ = attention_kernels(isa_);
+  const AttentionKernels* prompt_kernels_ = allows_prompt_bf16() ? prompt_kernels(isa_) : nullptr;
   std::shared_ptr<AttentionWorkPool> pool_;  ///< shared by all kernels of the definitions
   int max_threads_ = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 };
