@@ -32,7 +32,7 @@ std::size_t prompt_packed_floats(const AttentionShape& shape) {
 
 std::size_t prompt_score_floats(const AttentionShape& shape) {
   const int keys_and_values = kRangeKeys * (shape.tiled_head_dim() + shape.value_dim) / 2;
-  constexpr int kStrip = 2 * kPromptRowStep * (kScoreStride + kRangeKeys / 2);  // scores and weights
+  constexpr int kStrip = 2 * kPromptRowStep * kScoreStride;
   constexpr int kScales = 2 * kRangeKeys;
   return static_cast<std::size_t>(keys_and_values + kStrip + kScales);
 }

@@ -18,12 +18,12 @@
 
 // Only what follows is compiled for the instruction set: a function of another header must not be.
 #if defined(__clang__)
-#pragma clang attribute push(                                                                                 \
-    __attribute__((target("amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"))), \
+#pragma clang attribute push(                                                                                        \
+    __attribute__((target("amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,prfchw"))), \
     apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
+#pragma GCC target("amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,prfchw")
 // GCC 12 sees uninitialised reads in its own AVX-512 header (PR 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -49,16 +49,32 @@ struct PromptAttention {
   static constexpr int kStepKeys = 32;  ///< depth of a tile of values
   static constexpr int kSteps = kRangeKeys / kStepKeys;
   static constexpr std::ptrdiff_t kTileElements = Tiles::kBytes / 2;
+  static constexpr std::ptrdiff_t kScoreBytes = kScoreStride * 4;  ///< from a row of scores to the next
 
   static_assert(kGroupKeys == kSide && kPromptRowStep == kSide);
 
   // ---- queries ----
 
+  /// Rows of queries that are fetched before they are needed: heads lie apart.
+  static constexpr int kAheadRows = 12;
+
+  static void prefetch(const void* from, std::size_t bytes) {
+    for (std::size_t at = 0; at < bytes; at += Tiles::kLine)
+      VecAvx512::prefetch(static_cast<const std::byte*>(from) + at);
+  }
+
+  template <typename T>
+  static const T* query_row(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& tile,
+                            int row) {
+    const std::int64_t token = tile.first_token + (tile.first_row + row) / shape.group();
+    const std::int64_t head = tile.kv_head * shape.group() + (tile.first_row + row) % shape.group();
+    return reinterpret_cast<const T*>(tensors.query) + token * tensors.query_stride + head * shape.head_dim;
+  }
+
   /// Tiles of 16 rows and 32 dimensions: [rows / 16][head_dim / 32][16][32]. Rows and dimensions beyond the end are 0.
   template <typename T>
   static void pack_queries_as(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& tile,
                               std::uint16_t* packed, float* scratch) {
-    const int group = shape.group();
     const std::ptrdiff_t depth = shape.tiled_head_dim();
     const __m512 scale = _mm512_set1_ps(shape.scale);
     for (int row = 0; row < (tile.num_rows + kSide - 1) / kSide * kSide; ++row) {
@@ -69,11 +85,11 @@ struct PromptAttention {
         }
         continue;
       }
-      const std::int64_t token = (tile.first_row + row) / group;
-      const std::int64_t head = tile.kv_head * group + (tile.first_row + row) % group;
-      const T* const src = reinterpret_cast<const T*>(tensors.query) +
-                           (tile.first_token + token) * tensors.query_stride + head * shape.head_dim;
-      Float::prepare_row(shape, tensors, src, tensors.query_norm, tile.past + token, scratch, scratch + shape.head_dim);
+      if (row + kAheadRows < tile.num_rows) {
+        prefetch(query_row<T>(shape, tensors, tile, row + kAheadRows), shape.head_dim * sizeof(T));
+      }
+      Float::prepare_row(shape, tensors, query_row<T>(shape, tensors, tile, row), tensors.query_norm,
+                         tile.past + (tile.first_row + row) / shape.group(), scratch, scratch + shape.head_dim);
       for (int d = 0; d < shape.head_dim; d += Tiles::kDepth, to += kTileElements) {
         const __m512 low = _mm512_mul_ps(_mm512_loadu_ps(scratch + d), scale);
         const __m512 high = d + kSide < shape.head_dim ? _mm512_mul_ps(_mm512_loadu_ps(scratch + d + kSide), scale)
@@ -94,11 +110,10 @@ struct PromptAttention {
 
   /// Working memory of a range, in the memory of scores.
   struct Range {
-    std::uint16_t* keys;     ///< [groups][head_dim / 32][16 pairs of dimensions][16 keys][2]
-    std::uint16_t* values;   ///< [steps][value_dim / 16][16 pairs of keys][16 columns][2]
-    std::uint16_t* weights;  ///< [2][steps][16 rows][32 keys]
-    float* scores;           ///< [32][kScoreStride]
-    float* key_scales;       ///< [keys], int8 only
+    std::uint16_t* keys;    ///< [groups][head_dim / 32][16 pairs of dimensions][16 keys][2]
+    std::uint16_t* values;  ///< [steps][value_dim / 16][16 pairs of keys][16 columns][2]
+    float* scores;          ///< [32][kScoreStride]; a row's weights, as bfloat16, take the place of its scores
+    float* key_scales;      ///< [keys], int8 only
     float* value_scales;
     std::ptrdiff_t key_tiles;    ///< of a group
     std::ptrdiff_t value_tiles;  ///< of a step
@@ -112,8 +127,7 @@ struct PromptAttention {
           last_step((last_group + 1) / 2) {
       keys = reinterpret_cast<std::uint16_t*>(memory);
       values = keys + kGroups * key_tiles * kTileElements;
-      weights = values + kSteps * value_tiles * kTileElements;
-      scores = reinterpret_cast<float*>(weights + 2 * kSteps * kTileElements);
+      scores = reinterpret_cast<float*>(values + kSteps * value_tiles * kTileElements);
       key_scales = scores + kStripRows * kScoreStride;
       value_scales = key_scales + kRangeKeys;
     }
@@ -122,14 +136,17 @@ struct PromptAttention {
     std::uint16_t* value_step(int step) const { return values + step * value_tiles * kTileElements; }
   };
 
+  static void zero_line(void* to) { _mm512_storeu_si512(to, _mm512_setzero_si512()); }
   static void zero(std::uint16_t* to, std::ptrdiff_t lines) {
-    for (std::ptrdiff_t i = 0; i < lines; ++i) _mm512_storeu_si512(to + i * 32, _mm512_setzero_si512());
+    for (std::ptrdiff_t i = 0; i < lines; ++i) zero_line(to + i * 32);
   }
 
   template <typename TC>
-  static void load_keys(const TC* keys, std::ptrdiff_t stride, int head_dim, std::uint16_t* to) {
+  static void load_keys(const TC* keys, const TC* ahead, std::ptrdiff_t stride, int head_dim, std::uint16_t* to) {
     int d = 0;
     for (; d < head_dim; d += 2, to += 2 * kSide) {
+      VecAvx512::prefetch(ahead + d * stride);
+      VecAvx512::prefetch(ahead + (d + 1) * stride);
       Tiles::store_pairs(VecAvx512::load(keys + d * stride).v, VecAvx512::load(keys + (d + 1) * stride).v, to);
     }
     if (d % Tiles::kDepth != 0) zero(to, kSide / 2);
@@ -137,9 +154,11 @@ struct PromptAttention {
 
   /// 16 keys' values, of which `count` are there, to half of the tiles of a step.
   template <typename TC>
-  static void load_values(const TC* values, int value_dim, int count, std::uint16_t* to) {
+  static void load_values(const TC* values, const TC* ahead, int value_dim, int count, std::uint16_t* to) {
     for (int i = 0; i < kGroupKeys; i += 2, to += 2 * kSide) {
       const TC* const row = values + static_cast<std::ptrdiff_t>(i) * value_dim;
+      prefetch(ahead + static_cast<std::ptrdiff_t>(i) * value_dim,
+               2 * sizeof(TC) * static_cast<std::size_t>(value_dim));
       std::uint16_t* tile = to;
       for (int column = 0; column < value_dim; column += kSide, tile += kTileElements) {
         const __m512 even = i < count ? VecAvx512::load(row + column).v : _mm512_setzero_ps();
@@ -158,8 +177,9 @@ struct PromptAttention {
       const bool is_there = group >= view.first && group < view.last;
       const int count = is_there ? std::min(kGroupKeys, view.end - group * kGroupKeys) : 0;
       if (is_there) {
-        load_keys(view.keys[group], view.key_stride, shape.head_dim, keys);
-        load_values(view.values[group], shape.value_dim, count, values);
+        const int next = std::min(group + 1, view.last - 1);
+        load_keys(view.keys[group], view.keys[next], view.key_stride, shape.head_dim, keys);
+        load_values(view.values[group], view.values[next], shape.value_dim, count, values);
       } else {
         zero(keys, range.key_tiles * kSide);
         for (std::ptrdiff_t t = 0; t < range.value_tiles; ++t) zero(values + t * kTileElements, kSide / 2);
@@ -177,10 +197,31 @@ struct PromptAttention {
 
   // ---- products ----
 
+  /// As multiply_keys() of 32 rows whose heads are two tiles deep, tiles 4..7, which stay in their registers.
+  static void multiply_keys_64(const Range& range, const std::uint16_t* queries, int first, int last) {
+    _tile_loadd(4, queries, Tiles::kLine);
+    _tile_loadd(5, queries + kTileElements, Tiles::kLine);
+    _tile_loadd(6, queries + 2 * kTileElements, Tiles::kLine);
+    _tile_loadd(7, queries + 3 * kTileElements, Tiles::kLine);
+    for (int group = 2 * first; group < 2 * last; ++group) {
+      const std::uint16_t* const keys = range.key_group(group);
+      float* const out = range.scores + group * kGroupKeys;
+      _tile_loadd(2, keys, Tiles::kLine);
+      _tile_loadd(3, keys + kTileElements, Tiles::kLine);
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_dpbf16ps(0, 4, 2);
+      _tile_dpbf16ps(1, 6, 2);
+      _tile_dpbf16ps(0, 5, 3);
+      _tile_dpbf16ps(1, 7, 3);
+      _tile_stored(0, out, kScoreBytes);
+      _tile_stored(1, out + kSide * kScoreStride, kScoreBytes);
+    }
+  }
+
   /// Scores of kTiles * 16 rows with the keys of the steps first..last - 1.
   template <int kTiles>
   static void multiply_keys(const Range& range, const std::uint16_t* queries, int first, int last) {
-    constexpr std::ptrdiff_t kStride = kScoreStride * static_cast<std::ptrdiff_t>(sizeof(float));
     const std::ptrdiff_t below = range.key_tiles * kTileElements;  // to the next 16 queries, and the next 16 keys
     for (int step = first; step < last; ++step) {
       const std::uint16_t* const keys = range.key_group(2 * step);
@@ -203,11 +244,11 @@ struct PromptAttention {
         }
       }
       float* const out = range.scores + step * kStepKeys;
-      _tile_stored(0, out, kStride);
-      _tile_stored(1, out + kSide, kStride);
+      _tile_stored(0, out, kScoreBytes);
+      _tile_stored(1, out + kSide, kScoreBytes);
       if constexpr (kTiles == 2) {
-        _tile_stored(2, out + kSide * kScoreStride, kStride);
-        _tile_stored(3, out + kSide * kScoreStride + kSide, kStride);
+        _tile_stored(2, out + kSide * kScoreStride, kScoreBytes);
+        _tile_stored(3, out + kSide * kScoreStride + kSide, kScoreBytes);
       }
     }
   }
@@ -217,15 +258,14 @@ struct PromptAttention {
   static void multiply_values(const Range& range, int column, int first, int last, float* out) {
     const std::ptrdiff_t padded = range.value_tiles * kSide;
     const std::ptrdiff_t stride = padded * static_cast<std::ptrdiff_t>(sizeof(float));
-    constexpr std::ptrdiff_t kBelow = kSteps * kTileElements;
     _tile_zero(0);
     if constexpr (kColumns == 2) _tile_zero(1);
     if constexpr (kTiles == 2) _tile_zero(2);
     if constexpr (kTiles == 2 && kColumns == 2) _tile_zero(3);
     for (int step = first; step < last; ++step) {
-      const std::uint16_t* const weights = range.weights + step * kTileElements;
+      const auto* const weights = reinterpret_cast<const std::byte*>(range.scores) + step * Tiles::kLine;
       const std::uint16_t* const values = range.value_step(step) + column / kSide * kTileElements;
-      _tile_loadd(4, weights, Tiles::kLine);
+      _tile_loadd(4, weights, kScoreBytes);
       _tile_loadd(6, values, Tiles::kLine);
       _tile_dpbf16ps(0, 4, 6);
       if constexpr (kColumns == 2) {
@@ -233,7 +273,7 @@ struct PromptAttention {
         _tile_dpbf16ps(1, 4, 7);
       }
       if constexpr (kTiles == 2) {
-        _tile_loadd(5, weights + kBelow, Tiles::kLine);
+        _tile_loadd(5, weights + kSide * kScoreBytes, kScoreBytes);
         _tile_dpbf16ps(2, 5, 6);
         if constexpr (kColumns == 2) _tile_dpbf16ps(3, 5, 7);
       }
@@ -293,26 +333,32 @@ struct PromptAttention {
     return (to >= kStepKeys ? ~0U : (1U << to) - 1) & (~0U << from);
   }
 
-  /// Scores of one row to weights of bfloat16, which lie a tile apart; keys outside lo..hi - 1 get weight 0.
-  template <bool kIsInt8>
-  static void soften(const Range& range, int first, int last, int lo, int hi, const float* row, std::uint16_t* weights,
-                     float* max, float* sum) {
-    const int begin = lo < hi ? lo / kStepKeys : last;
-    const int end = lo < hi ? (hi + kStepKeys - 1) / kStepKeys : last;
-    for (int step = first; step < begin; ++step) zero(weights + step * kTileElements, 1);
-    for (int step = end; step < last; ++step) zero(weights + step * kTileElements, 1);
-    const __m512 lowest = _mm512_set1_ps(kMinusInfinity);
-    __m512 best[2] = {lowest, lowest};
-    for_steps(begin, end, lo, hi, [&](int step, auto is_edge, std::uint32_t seen) __attribute__((always_inline)) {
+  /// What a row of a strip sees of the range, in keys from the range's start, and the steps in which they lie.
+  struct Seen {
+    int lo;
+    int hi;
+    int begin;
+    int end;
+  };
+
+  static float find_max(const float* row, const Seen& keys) {
+    __m512 best[2] = {_mm512_set1_ps(kMinusInfinity), _mm512_set1_ps(kMinusInfinity)};
+    for_steps(keys, [&](int step, auto is_edge, std::uint32_t seen) __attribute__((always_inline)) {
       const float* const x = row + step * kStepKeys;
       best[0] = _mm512_max_ps(best[0], load_seen<is_edge>(x, seen));
       best[1] = _mm512_max_ps(best[1], load_seen<is_edge>(x + kSide, seen >> kSide));
     });
-    *max = _mm512_reduce_max_ps(_mm512_max_ps(best[0], best[1]));
+    return _mm512_reduce_max_ps(_mm512_max_ps(best[0], best[1]));
+  }
+
+  /// Scores of a row to weights in the steps first..last - 1, 0 where it does not see the key. Gives their sum.
+  template <bool kIsInt8>
+  static float soften(const Range& range, int first, int last, const Seen& keys, float max, float* row) {
+    auto* const weights = reinterpret_cast<std::byte*>(row);  // of a step: before the scores of the next one
     const __m512 log2e = _mm512_set1_ps(1.44269504F);
-    const __m512 shift = _mm512_set1_ps(*max == kMinusInfinity ? 0.0F : *max * -1.44269504F);
+    const __m512 shift = _mm512_set1_ps(max == kMinusInfinity ? 0.0F : max * -1.44269504F);
     __m512 total[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-    for_steps(begin, end, lo, hi, [&](int step, auto is_edge, std::uint32_t seen) __attribute__((always_inline)) {
+    for_steps(keys, [&](int step, auto is_edge, std::uint32_t seen) __attribute__((always_inline)) {
       const float* const x = row + step * kStepKeys;
       __m512 low = exp2(_mm512_fmadd_ps(load_seen<is_edge>(x, seen), log2e, shift));
       __m512 high = exp2(_mm512_fmadd_ps(load_seen<is_edge>(x + kSide, seen >> kSide), log2e, shift));
@@ -322,9 +368,11 @@ struct PromptAttention {
         low = _mm512_mul_ps(low, _mm512_loadu_ps(range.value_scales + step * kStepKeys));
         high = _mm512_mul_ps(high, _mm512_loadu_ps(range.value_scales + step * kStepKeys + kSide));
       }
-      Tiles::store_row(low, high, weights + step * kTileElements);
+      Tiles::store_row(low, high, weights + step * Tiles::kLine);
     });
-    *sum = _mm512_reduce_add_ps(_mm512_add_ps(total[0], total[1]));
+    for (int step = first; step < keys.begin; ++step) zero_line(weights + step * Tiles::kLine);
+    for (int step = keys.end; step < last; ++step) zero_line(weights + step * Tiles::kLine);
+    return _mm512_reduce_add_ps(_mm512_add_ps(total[0], total[1]));
   }
 
   template <bool kIsEdge>
@@ -335,11 +383,12 @@ struct PromptAttention {
 
   /// body(step, is_edge, seen) for each step, of which only the first and the last one may have keys that are not seen.
   template <typename Body>
-  [[gnu::always_inline]] static inline void for_steps(int begin, int end, int lo, int hi, const Body& body) {
-    if (begin >= end) return;
-    body(begin, std::true_type(), seen_keys(begin * kStepKeys, lo, hi));
-    for (int step = begin + 1; step < end - 1; ++step) body(step, std::false_type(), ~0U);
-    if (begin + 1 < end) body(end - 1, std::true_type(), seen_keys((end - 1) * kStepKeys, lo, hi));
+  [[gnu::always_inline]] static inline void for_steps(const Seen& keys, const Body& body) {
+    const auto seen = [&](int step) { return seen_keys(step * kStepKeys, keys.lo, keys.hi); };
+    if (keys.begin >= keys.end) return;
+    body(keys.begin, std::true_type(), seen(keys.begin));
+    for (int step = keys.begin + 1; step < keys.end - 1; ++step) body(step, std::false_type(), ~0U);
+    if (keys.begin + 1 < keys.end) body(keys.end - 1, std::true_type(), seen(keys.end - 1));
   }
 
   // ---- one range ----
@@ -361,17 +410,29 @@ struct PromptAttention {
       const Partial to{out.max + row, out.sum + row,
                        out.values + static_cast<std::ptrdiff_t>(row) * shape.padded_value_dim()};
       if (rows > kSide) {
-        attend_strip<2, TC>(shape, strip, range, packed + row * row_elements, start, to);
+        attend_strip<2, TC>(shape, tensors, strip, range, packed + row * row_elements, start, to);
       } else {
-        attend_strip<1, TC>(shape, strip, range, packed + row * row_elements, start, to);
+        attend_strip<1, TC>(shape, tensors, strip, range, packed + row * row_elements, start, to);
       }
     }
     Tiles::release();
   }
 
+  /// Fetches what finish() will write while there is something to do.
+  static void prefetch_output(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& strip,
+                              int row) {
+    const std::size_t size = shape.io == ElementKind::kFloat16 ? 2 : 4;
+    const std::int64_t token = strip.first_token + (strip.first_row + row) / shape.group();
+    const std::int64_t head = strip.kv_head * shape.group() + (strip.first_row + row) % shape.group();
+    const std::byte* const to =
+        tensors.output + static_cast<std::size_t>((token * shape.num_heads + head) * shape.value_dim) * size;
+    for (std::size_t at = 0; at < static_cast<std::size_t>(shape.value_dim) * size; at += Tiles::kLine)
+      __builtin_prefetch(to + at, 1);
+  }
+
   template <int kTiles, typename TC>
-  static void attend_strip(const AttentionShape& shape, const QueryTile& strip, const Range& range,
-                           const std::uint16_t* queries, std::int64_t start, const Partial& out) {
+  static void attend_strip(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& strip,
+                           const Range& range, const std::uint16_t* queries, std::int64_t start, const Partial& out) {
     constexpr bool kIsInt8 = std::is_same_v<TC, std::int8_t>;
     const KeySpan seen = visible_keys(shape, strip);
     const auto clamp = [&](std::int64_t key) {
@@ -381,20 +442,28 @@ struct PromptAttention {
     const int first = clamp(seen.begin) / kStepKeys;
     const int last = (clamp(seen.end) + kStepKeys - 1) / kStepKeys;
     Tiles::barrier();
-    multiply_keys<kTiles>(range, queries, first, last);
+    if (kTiles == 2 && range.key_tiles == 2) {
+      multiply_keys_64(range, queries, first, last);
+    } else {
+      multiply_keys<kTiles>(range, queries, first, last);
+    }
     Tiles::barrier();
-    for (int row = 0; row < kTiles * kSide; ++row) {
-      std::uint16_t* const weights = range.weights + (row / kSide * kSteps * kSide + row % kSide) * Tiles::kDepth;
+    // What is below the strip's rows is not looked at. All maxima first: a row's weights would wait for its own.
+    std::array<Seen, kStripRows> keys;
+    for (int row = 0; row < strip.num_rows; ++row) {
+      const KeySpan span = visible_keys(shape, strip, row);
+      const int lo = clamp(span.begin);
+      const int hi = std::max(lo, clamp(span.end));
+      keys[static_cast<std::size_t>(row)] = {lo, hi, lo < hi ? lo / kStepKeys : last,
+                                             lo < hi ? (hi + kStepKeys - 1) / kStepKeys : last};
       float* const scores = range.scores + row * kScoreStride;
-      if (row >= strip.num_rows) {
-        for (int step = first; step < last; ++step) zero(weights + step * kTileElements, 1);
-        continue;
-      }
-      const KeySpan keys = visible_keys(shape, strip, row);
-      const int lo = clamp(keys.begin);
-      const int hi = std::max(lo, clamp(keys.end));
       reshape_scores<kIsInt8>(shape, range, first, last, scores);
-      soften<kIsInt8>(range, first, last, lo, hi, scores, weights, out.max + row, out.sum + row);
+      out.max[row] = find_max(scores, keys[static_cast<std::size_t>(row)]);
+    }
+    for (int row = 0; row < strip.num_rows; ++row) {
+      prefetch_output(shape, tensors, strip, row);
+      out.sum[row] = soften<kIsInt8>(range, first, last, keys[static_cast<std::size_t>(row)], out.max[row],
+                                     range.scores + row * kScoreStride);
     }
     Tiles::barrier();
     multiply_all_values<kTiles>(range, first, last, out.values);

@@ -35,18 +35,30 @@ class PagedAttention final : public ort::OpKernel {
   }
 
  private:
+  /// Rows of a token's head lie apart from those of the next token.
+  static void prefetch(const PagedCall& call, std::int64_t token, int head) {
+    const std::int64_t element = call.shape.io == ElementKind::kFloat16 ? 2 : 4;
+    const auto fetch = [&](const std::byte* rows, std::int64_t stride, std::int64_t width) {
+      const std::byte* const row = rows + (token * stride + head * width) * element;
+      for (std::int64_t at = 0; at < width * element; at += 64) __builtin_prefetch(row + at);
+    };
+    fetch(call.tensors.key, call.tensors.key_stride, call.shape.head_dim);
+    fetch(call.tensors.value, call.tensors.value_stride, call.shape.value_dim);
+  }
+
   void write(const ort::KernelContext& context, const PagedCall& call, AttentionWork& work) const {
     const std::int64_t parts = (call.num_tokens + kWriteTokens - 1) / kWriteTokens;
     const std::int64_t heads = call.shape.kv_heads;
     run_all(context, static_cast<std::size_t>(parts * heads), work.write_threads(), [&](std::size_t index, int thread) {
       const std::int64_t part = static_cast<std::int64_t>(index) / heads;
       const std::int64_t end = std::min(call.num_tokens, (part + 1) * kWriteTokens);
+      const int head = static_cast<int>(static_cast<std::int64_t>(index) % heads);
+      for (std::int64_t token = part * kWriteTokens; token < end; ++token) prefetch(call, token, head);
       for (std::int64_t token = part * kWriteTokens; token < end; ++token) {
         const TokenPlace& place = work.tokens()[static_cast<std::size_t>(token)];
         if (place.slot < 0) continue;
-        const TokenSlot slot{token, place.position, place.slot,
-                             static_cast<int>(static_cast<std::int64_t>(index) % heads)};
-        kernels_.write_token(call.shape, call.tensors, slot, work.buffers(thread).scratch);
+        kernels_.write_token(call.shape, call.tensors, {token, place.position, place.slot, head},
+                             work.buffers(thread).scratch);
       }
     });
   }
