@@ -21,7 +21,7 @@ inline constexpr int kGroupKeys = 16;
 inline constexpr int kTileRows = 48;
 
 /// Most query rows of a tile of prompts: K and V are converted once for all of them.
-inline constexpr int kPromptTileRows = 256;
+inline constexpr int kPromptTileRows = 192;
 
 /// Floats from one row of scores to the next; not a multiple of 1024, so that rows do not share cache sets.
 inline constexpr int kScoreStride = kRangeKeys + 16;

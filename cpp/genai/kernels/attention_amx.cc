@@ -18,12 +18,12 @@
 
 // Only what follows is compiled for the instruction set: a function of another header must not be.
 #if defined(__clang__)
-#pragma clang attribute push(                                                                                        \
-    __attribute__((target("amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,prfchw"))), \
+#pragma clang attribute push(                                                                                 \
+    __attribute__((target("amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"))), \
     apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,prfchw")
+#pragma GCC target("amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 // GCC 12 sees uninitialised reads in its own AVX-512 header (PR 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -196,28 +196,6 @@ struct PromptAttention {
   }
 
   // ---- products ----
-
-  /// As multiply_keys() of 32 rows whose heads are two tiles deep, tiles 4..7, which stay in their registers.
-  static void multiply_keys_64(const Range& range, const std::uint16_t* queries, int first, int last) {
-    _tile_loadd(4, queries, Tiles::kLine);
-    _tile_loadd(5, queries + kTileElements, Tiles::kLine);
-    _tile_loadd(6, queries + 2 * kTileElements, Tiles::kLine);
-    _tile_loadd(7, queries + 3 * kTileElements, Tiles::kLine);
-    for (int group = 2 * first; group < 2 * last; ++group) {
-      const std::uint16_t* const keys = range.key_group(group);
-      float* const out = range.scores + group * kGroupKeys;
-      _tile_loadd(2, keys, Tiles::kLine);
-      _tile_loadd(3, keys + kTileElements, Tiles::kLine);
-      _tile_zero(0);
-      _tile_zero(1);
-      _tile_dpbf16ps(0, 4, 2);
-      _tile_dpbf16ps(1, 6, 2);
-      _tile_dpbf16ps(0, 5, 3);
-      _tile_dpbf16ps(1, 7, 3);
-      _tile_stored(0, out, kScoreBytes);
-      _tile_stored(1, out + kSide * kScoreStride, kScoreBytes);
-    }
-  }
 
   /// Scores of kTiles * 16 rows with the keys of the steps first..last - 1.
   template <int kTiles>
@@ -410,29 +388,17 @@ struct PromptAttention {
       const Partial to{out.max + row, out.sum + row,
                        out.values + static_cast<std::ptrdiff_t>(row) * shape.padded_value_dim()};
       if (rows > kSide) {
-        attend_strip<2, TC>(shape, tensors, strip, range, packed + row * row_elements, start, to);
+        attend_strip<2, TC>(shape, strip, range, packed + row * row_elements, start, to);
       } else {
-        attend_strip<1, TC>(shape, tensors, strip, range, packed + row * row_elements, start, to);
+        attend_strip<1, TC>(shape, strip, range, packed + row * row_elements, start, to);
       }
     }
     Tiles::release();
   }
 
-  /// Fetches what finish() will write while there is something to do.
-  static void prefetch_output(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& strip,
-                              int row) {
-    const std::size_t size = shape.io == ElementKind::kFloat16 ? 2 : 4;
-    const std::int64_t token = strip.first_token + (strip.first_row + row) / shape.group();
-    const std::int64_t head = strip.kv_head * shape.group() + (strip.first_row + row) % shape.group();
-    const std::byte* const to =
-        tensors.output + static_cast<std::size_t>((token * shape.num_heads + head) * shape.value_dim) * size;
-    for (std::size_t at = 0; at < static_cast<std::size_t>(shape.value_dim) * size; at += Tiles::kLine)
-      __builtin_prefetch(to + at, 1);
-  }
-
   template <int kTiles, typename TC>
-  static void attend_strip(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& strip,
-                           const Range& range, const std::uint16_t* queries, std::int64_t start, const Partial& out) {
+  static void attend_strip(const AttentionShape& shape, const QueryTile& strip, const Range& range,
+                           const std::uint16_t* queries, std::int64_t start, const Partial& out) {
     constexpr bool kIsInt8 = std::is_same_v<TC, std::int8_t>;
     const KeySpan seen = visible_keys(shape, strip);
     const auto clamp = [&](std::int64_t key) {
@@ -442,11 +408,7 @@ struct PromptAttention {
     const int first = clamp(seen.begin) / kStepKeys;
     const int last = (clamp(seen.end) + kStepKeys - 1) / kStepKeys;
     Tiles::barrier();
-    if (kTiles == 2 && range.key_tiles == 2) {
-      multiply_keys_64(range, queries, first, last);
-    } else {
-      multiply_keys<kTiles>(range, queries, first, last);
-    }
+    multiply_keys<kTiles>(range, queries, first, last);
     Tiles::barrier();
     // What is below the strip's rows is not looked at. All maxima first: a row's weights would wait for its own.
     std::array<Seen, kStripRows> keys;
@@ -461,7 +423,6 @@ struct PromptAttention {
       out.max[row] = find_max(scores, keys[static_cast<std::size_t>(row)]);
     }
     for (int row = 0; row < strip.num_rows; ++row) {
-      prefetch_output(shape, tensors, strip, row);
       out.sum[row] = soften<kIsInt8>(range, first, last, keys[static_cast<std::size_t>(row)], out.max[row],
                                      range.scores + row * kScoreStride);
     }

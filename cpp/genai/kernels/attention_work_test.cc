@@ -108,7 +108,7 @@ TEST_CASE("Plan_ManyThreads_CutsAPromptIntoMoreTiles") {
   few.plan(setting.call, 1);
   many.plan(setting.call, 16);
 
-  CHECK(few.items().size() == 2 * (1 + 3));
+  CHECK(few.items().size() == 2 * (1 + 4));
   CHECK(many.items().size() == 2 * (1 + 10));
 }
 
