@@ -116,6 +116,45 @@ def test_long_prompts_given_two_threads_equal_reference() -> None:
     check(Node(rotary=64, window=700), [Sequence(past=1000, new=30), Sequence(past=0, new=300)], threads=2)
 
 
+def _random_node(seed: int) -> tuple[Node, list[Sequence]]:
+    random = np.random.default_rng(seed)
+
+    def pick(*choices: Any) -> Any:
+        return choices[random.integers(len(choices))]
+
+    kv_heads = int(random.integers(1, 4))
+    head_dim = 16 * int(random.integers(1, 9))
+    values: dict[str, Any] = {
+        "head_dim": head_dim,
+        "value_dim": 16 * int(random.integers(1, 9)),
+        "kv_heads": kv_heads,
+        "num_heads": kv_heads * int(random.integers(1, 9)),
+        "block_size": pick(16, 32, 80),
+        "io": pick("float32", "float32", "float16"),
+        "kv": pick("float32", "float16", "bfloat16", "int8"),
+        "softcap": pick(0.0, 0.0, 5.0),
+        "window": pick(-1, -1, 1, 17, 256, 400),
+        "causal": bool(random.random() < 0.8),
+    }
+    if values["kv"] != "int8":
+        values["rotary"] = pick(0, 2 * int(random.integers(0, head_dim // 2 + 1)))
+        values["norm"] = bool(random.random() < 0.4)
+    for name in ("interleaved", "smooth", "sink", "packed", "mapped"):
+        values[name] = bool(random.random() < 0.4)
+    sequences = [
+        Sequence(past=int(pick(0, 1, *random.integers(0, 700, 3))), new=int(pick(0, 1, *random.integers(1, 60, 3))))
+        for _ in range(random.integers(2, 6))
+    ]
+    return Node(**values), [*sequences, Sequence(past=0, new=5)]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_features_equal_reference(seed: int) -> None:
+    node, sequences = _random_node(seed)
+
+    check(node, sequences, seed, threads=1 + seed % 2)
+
+
 @needs_tiles
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
 def test_usual_heads_use_tiles(head_dim: int) -> None:
