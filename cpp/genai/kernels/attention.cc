@@ -12,7 +12,7 @@ std::size_t packed_floats(const AttentionShape& shape) {
   return static_cast<std::size_t>(kTileRows) * static_cast<std::size_t>(shape.head_dim);
 }
 
-const AttentionKernels* prompt_kernels(Isa isa) {
+const AttentionKernels* prompt_kernels([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAmx) return &kAttentionAmx;
 #endif

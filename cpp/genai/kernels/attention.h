@@ -20,8 +20,9 @@ inline constexpr int kGroupKeys = 16;
 /// Most query rows of a tile.
 inline constexpr int kTileRows = 48;
 
-/// Most query rows of a tile of prompts: K and V are converted once for all of them.
+/// Most query rows of a tile of prompts, whose K and V are converted once for all of them; they are computed 16 by 16.
 inline constexpr int kPromptTileRows = 192;
+inline constexpr int kPromptRowStep = 16;
 
 /// Floats from one row of scores to the next; not a multiple of 1024, so that rows do not share cache sets.
 inline constexpr int kScoreStride = kRangeKeys + 16;
@@ -86,7 +87,7 @@ struct QueryTile {
   std::int64_t past = 0;                 ///< tokens before it
   std::int64_t total = 0;                ///< past and new tokens
   std::int64_t first_row = 0;
-  int num_rows = 0;  ///< 1..kTileRows, or kPromptTileRows
+  int num_rows = 0;  ///< 1..kTileRows; of prompts 1..kPromptTileRows
   int kv_head = 0;
   bool is_prompt = false;  ///< for prompt_kernels()
 };
@@ -137,8 +138,6 @@ const AttentionKernels* prompt_kernels(Isa isa);
 bool fits_prompt_kernels(const AttentionShape& shape);
 std::size_t prompt_packed_floats(const AttentionShape& shape);
 std::size_t prompt_score_floats(const AttentionShape& shape);
-/// Rows are computed in steps of this many.
-inline constexpr int kPromptRowStep = 16;
 
 /// First and last + 1 key that row `row` of the tile sees.
 struct KeySpan {
