@@ -116,8 +116,11 @@ def paged_run(
     *,
     kv: str = "float32",
     projected: bool = False,
+    prompts: bool = False,
 ) -> Run:
-    """rows: (past, new) of each sequence. projected: with the products before and after the operator."""
+    """rows: (past, new) of each sequence. projected: with the products before and after the operator. prompts: pieces
+    of more than one token are marked as rows of prompts, which may be computed in bfloat16.
+    """
     random = np.random.default_rng(0)
     tokens = sum(new for _, new in rows)
     needed = [-(-(past + new) // BLOCK) for past, new in rows]
@@ -134,6 +137,8 @@ def paged_run(
         "cos": cos,
         "sin": sin,
     }
+    if prompts:
+        arrays["prompts"] = np.concatenate([np.full(new, new > 1, np.int32) for _, new in rows])
     names = ["query", "key", "value", "kc", "vc", "cu", "past", "table", "cos", "sin"]
     codes = {
         name: TensorProto.INT32 if array.dtype == np.int32 else TensorProto.FLOAT for name, array in arrays.items()
@@ -143,7 +148,7 @@ def paged_run(
         codes.update(ks=TensorProto.FLOAT, vs=TensorProto.FLOAT)
     node = helper.make_node(
         "PagedAttention",
-        [*names, "", "", "", "", *(["ks", "vs"] if kv == "int8" else [])],
+        [*names, "", "", "", "", *(["ks", "vs"] if kv == "int8" else ["", ""]), "", "prompts" if prompts else ""],
         ["y"],
         domain="genai.runtime",
         num_heads=shape.heads,
@@ -282,6 +287,8 @@ def main() -> None:
         ("decode 8 x past 300", [(300, 1)] * 8),
         ("chunk 128 past 1000", [(1000, 128)]),
         ("chunk 512 past 0", [(0, 512)]),
+        ("prompt 128 past 1000", [(1000, 128)]),
+        ("prompt 512 past 0", [(0, 512)]),
         ("chunk 128 + 7 decodes past 300", [(300, 128), *[(300, 1)] * 7]),
         ("the same with its projections", [(300, 128), *[(300, 1)] * 7]),
     ]
@@ -296,7 +303,13 @@ def main() -> None:
             layers = shape.layers if name.startswith("decode") else 8
             contestants = {
                 "paged": paged_run(
-                    shape, rows, arguments.threads, layers, kv=arguments.kv, projected="projections" in name
+                    shape,
+                    rows,
+                    arguments.threads,
+                    layers,
+                    kv=arguments.kv,
+                    projected="projections" in name,
+                    prompts=name.startswith("prompt"),
                 ),
                 "gqa": gqa_run(shape, rows, arguments.threads, layers, projected="projections" in name),
             }

@@ -98,6 +98,8 @@ class Node:
     packed: bool = False
     mapped: bool = False
     """Whether slot_mapping says where KV goes."""
+    prompts: bool = False
+    """Whether prompt_rows says which tokens are of prompts."""
     rank: int = 2
     scales: bool = True
     """Whether int8 caches come with their scales, as they must."""
@@ -110,7 +112,9 @@ class Node:
         return "float32" if name in ("k_scale", "v_scale") else self.io
 
     def present(self) -> list[str]:
-        absent = {"attention_metadata", "prompt_rows"}
+        absent = {"attention_metadata"}
+        if not self.prompts:
+            absent.add("prompt_rows")
         if self.packed:
             absent |= {"key", "value"}
         if not self.rotary:
@@ -219,7 +223,7 @@ class Case:
         starts = self.inputs["cumulative_sequence_length"]
         rows = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in picked])
         inputs = dict(self.inputs)
-        for name in ("query", "key", "value", "slot_mapping"):
+        for name in ("query", "key", "value", "slot_mapping", "prompt_rows"):
             if name in inputs:
                 inputs[name] = np.ascontiguousarray(
                     inputs[name].take(rows, axis=inputs[name].ndim - 2 if inputs[name].ndim > 1 else 0)
@@ -270,4 +274,5 @@ def make_case(node: Node, sequences: list[Sequence], seed: int = 0) -> Case:
         for i in range(s.new)
     ]
     inputs["slot_mapping"] = np.array(slots, np.int32)
+    inputs["prompt_rows"] = np.ones(tokens, np.int32)
     return Case(node=node, sequences=sequences, inputs=inputs, blocks=blocks)

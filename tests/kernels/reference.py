@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import ml_dtypes
 import numpy as np
 
 from tests.kernels.operator import Array, Case, Node
 
-__all__ = ["expected_output", "fill_past", "stored"]
+__all__ = ["absolute_bounds", "expected_output", "fill_past", "stored"]
 
 
 def _quantised(rows: Array) -> tuple[Array, Array]:
@@ -93,48 +96,90 @@ def fill_past(case: Case, seed: int = 1) -> list[tuple[Array, Array]]:
     return result
 
 
-def _attend(node: Node, query: Array, keys: Array, values: Array, position: int, sink: float | None) -> Array:
-    """One row's attention over the keys of its sequence."""
+def _weights(node: Node, query: Array, keys: Array, position: int, sink: float | None) -> Array:
+    """One row's weights of the keys of its sequence; those that it does not see have 0."""
     scale = node.scale or 1 / np.sqrt(node.head_dim)
     scores = keys @ query * scale
     if node.softcap > 0:
         scores = node.softcap * np.tanh(scores / node.softcap)
-    places = np.arange(len(keys))
-    visible = places <= position if node.causal else np.ones(len(keys), bool)
+    visible = _visible(node, len(keys), position)
+    top = max(scores[visible].max(), sink if sink is not None else -np.inf)
+    weights = np.where(visible, np.exp(np.where(visible, scores, top) - top), 0)
+    return np.asarray(weights / (weights.sum() + (np.exp(sink - top) if sink is not None else 0)))
+
+
+def _visible(node: Node, count: int, position: int) -> Array:
+    places = np.arange(count)
+    visible = places <= position if node.causal else np.ones(count, bool)
     if node.window > 0:
         visible &= places > position - node.window
-    scores, values = scores[visible], values[visible]
-    top = max(scores.max(), sink if sink is not None else -np.inf)
-    weights = np.exp(scores - top)
-    total = weights.sum() + (np.exp(sink - top) if sink is not None else 0)
-    return np.asarray(weights @ values / total)
+    return visible
 
 
-def expected_output(case: Case, past: list[tuple[Array, Array]]) -> Array:
-    """float64, the output's shape. `past`: keys and values of each sequence as they read back from the caches."""
+@dataclass(frozen=True)
+class _Row:
+    """A token's head: what it attends to, and its keys' weights."""
+
+    token: int
+    head: int
+    query: Array
+    keys: Array
+    values: Array
+    visible: Array
+    weights: Array
+
+
+def _rows(case: Case, past: list[tuple[Array, Array]]) -> Iterator[_Row]:
     node = case.node
     query, key, value = _split(case)
     positions = _positions(case)
     query = _prepare(case, query, positions, "q_norm_weight")
     key = stored(_prepare(case, key, positions, "k_norm_weight"), node.kv)
     value = stored(value, node.kv)
-    output = np.zeros((len(query), node.num_heads, node.value_dim))
     starts = case.inputs["cumulative_sequence_length"]
     for row, sequence in enumerate(case.sequences):
         here = slice(starts[row], starts[row + 1])
         keys = np.concatenate([past[row][0], key[here]])
         values = np.concatenate([past[row][1], value[here]])
         for token in range(starts[row], starts[row + 1]):
+            position = sequence.past + token - starts[row]
             for head in range(node.num_heads):
                 group = head // (node.num_heads // node.kv_heads)
                 sink = float(case.inputs["head_sink"][head]) if node.sink else 0.0 if node.smooth else None
-                output[token, head] = _attend(
-                    node,
+                yield _Row(
+                    token,
+                    head,
                     query[token, head],
                     keys[:, group],
                     values[:, group],
-                    sequence.past + token - starts[row],
-                    sink,
+                    _visible(node, len(keys), position),
+                    _weights(node, query[token, head], keys[:, group], position, sink),
                 )
-    shape = (*case.inputs["query"].shape[:-1], node.num_heads * node.value_dim)
-    return output.reshape(shape)
+
+
+def _empty_output(case: Case) -> Array:
+    return np.zeros((sum(s.new for s in case.sequences), case.node.num_heads, case.node.value_dim))
+
+
+def _shaped(case: Case, output: Array) -> Array:
+    return output.reshape(*case.inputs["query"].shape[:-1], case.node.num_heads * case.node.value_dim)
+
+
+def expected_output(case: Case, past: list[tuple[Array, Array]]) -> Array:
+    """float64, the output's shape. `past`: keys and values of each sequence as they read back from the caches."""
+    output = _empty_output(case)
+    for row in _rows(case, past):
+        output[row.token, row.head] = row.weights @ row.values
+    return _shaped(case, output)
+
+
+def absolute_bounds(case: Case, past: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """What roundings of operands are relative to, both of the output's shape: the largest of the sums of absolute
+    products that a row's scores are, and its weighted sum of absolute values.
+    """
+    scores, values = _empty_output(case), _empty_output(case)
+    scale = case.node.scale or 1 / np.sqrt(case.node.head_dim)
+    for row in _rows(case, past):
+        scores[row.token, row.head] = (np.abs(row.keys[row.visible]) @ np.abs(row.query)).max() * scale
+        values[row.token, row.head] = row.weights @ np.abs(row.values)
+    return _shaped(case, scores), _shaped(case, values)

@@ -12,6 +12,31 @@ std::size_t packed_floats(const AttentionShape& shape) {
   return static_cast<std::size_t>(kTileRows) * static_cast<std::size_t>(shape.head_dim);
 }
 
+const AttentionKernels* prompt_kernels([[maybe_unused]] Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::kAmx) return &kAttentionAmx;
+#endif
+  return nullptr;
+}
+
+bool fits_prompt_kernels(const AttentionShape& shape) {
+  constexpr int kStep = 16;
+  constexpr int kMost = 512;
+  return shape.head_dim % kStep == 0 && shape.value_dim % kStep == 0 && shape.head_dim <= kMost &&
+         shape.value_dim <= kMost;
+}
+
+std::size_t prompt_packed_floats(const AttentionShape& shape) {
+  return static_cast<std::size_t>(kPromptTileRows * shape.tiled_head_dim() / 2);
+}
+
+std::size_t prompt_score_floats(const AttentionShape& shape) {
+  const int keys_and_values = kRangeKeys * (shape.tiled_head_dim() + shape.value_dim) / 2;
+  constexpr int kStrip = 2 * kPromptRowStep * kScoreStride;
+  constexpr int kScales = 2 * kRangeKeys;
+  return static_cast<std::size_t>(keys_and_values + kStrip + kScales);
+}
+
 const AttentionKernels& attention_kernels(Isa isa) {
   switch (isa) {
     case Isa::kPlain:

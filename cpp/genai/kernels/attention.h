@@ -20,6 +20,10 @@ inline constexpr int kGroupKeys = 16;
 /// Most query rows of a tile.
 inline constexpr int kTileRows = 48;
 
+/// Most query rows of a tile of prompts, whose K and V are converted once for all of them; they are computed 16 by 16.
+inline constexpr int kPromptTileRows = 192;
+inline constexpr int kPromptRowStep = 16;
+
 /// Floats from one row of scores to the next; not a multiple of 1024, so that rows do not share cache sets.
 inline constexpr int kScoreStride = kRangeKeys + 16;
 
@@ -44,6 +48,8 @@ struct AttentionShape {
   int group() const { return num_heads / kv_heads; }
   /// value_dim in whole vectors of 16.
   int padded_value_dim() const { return (value_dim + 15) / 16 * 16; }
+  /// head_dim in whole tiles of 32.
+  int tiled_head_dim() const { return (head_dim + 31) / 32 * 32; }
 };
 
 /// The tensors of a call: loans. Strides are elements from one token to the next.
@@ -81,11 +87,13 @@ struct QueryTile {
   std::int64_t past = 0;                 ///< tokens before it
   std::int64_t total = 0;                ///< past and new tokens
   std::int64_t first_row = 0;
-  int num_rows = 0;  ///< 1..kTileRows
+  int num_rows = 0;  ///< 1..kTileRows; of prompts 1..kPromptTileRows
   int kv_head = 0;
+  bool is_prompt = false;  ///< for prompt_kernels()
 };
 
 /// Partial result of a tile: float [rows] max and sum of exponentials, float [rows, padded_value_dim] weighted values.
+/// That of a tile of prompts has room for whole kPromptRowStep rows.
 struct Partial {
   float* max = nullptr;
   float* sum = nullptr;
@@ -122,6 +130,15 @@ std::size_t packed_floats(const AttentionShape& shape);
 /// Requires: `isa` is supported.
 const AttentionKernels& attention_kernels(Isa isa);
 
+/// Kernels for tiles of prompts, whose products take bfloat16; nullptr where `isa` has none. The environment variable
+/// ONNX_GENAI_PROMPT_BF16 is not asked. They differ in the sizes of `packed` and `scores`, below, and in what they
+/// require: fits_prompt_kernels().
+const AttentionKernels* prompt_kernels(Isa isa);
+/// Whether head_dim and value_dim are those of whole tiles.
+bool fits_prompt_kernels(const AttentionShape& shape);
+std::size_t prompt_packed_floats(const AttentionShape& shape);
+std::size_t prompt_score_floats(const AttentionShape& shape);
+
 /// First and last + 1 key that row `row` of the tile sees.
 struct KeySpan {
   std::int64_t begin;
@@ -142,5 +159,6 @@ extern const AttentionKernels kAttentionPlain;
 extern const AttentionKernels kAttentionNeon;
 extern const AttentionKernels kAttentionAvx2;
 extern const AttentionKernels kAttentionAvx512;
+extern const AttentionKernels kAttentionAmx;  ///< of prompts
 
 }  // namespace genai::kernels

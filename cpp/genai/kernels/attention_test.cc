@@ -70,22 +70,24 @@ struct Setting {
     }
   }
 
-  /// All rows, in tiles of `tile_rows`.
-  void attend(const AttentionKernels& kernels, int tile_rows) {
+  /// All rows, in tiles of `tile_rows`; of prompts if the kernels are those.
+  void attend(const AttentionKernels& kernels, int tile_rows, bool is_prompt = false) {
+    const int room = is_prompt ? (tile_rows + kPromptRowStep - 1) / kPromptRowStep * kPromptRowStep : tile_rows;
     std::vector<float> scratch(scratch_floats(shape));
-    std::vector<float> packed(packed_floats(shape));
-    std::vector<float> scores(kTileRows * kScoreStride);
-    std::vector<float> total(Partial::size_floats(kTileRows, shape.padded_value_dim()));
+    std::vector<float> packed(is_prompt ? prompt_packed_floats(shape) : packed_floats(shape));
+    std::vector<float> scores(is_prompt ? prompt_score_floats(shape) : kTileRows * kScoreStride);
+    std::vector<float> total(Partial::size_floats(room, shape.padded_value_dim()));
     std::vector<float> next(total.size());
     write(kernels, scratch);
     const int rows = added * shape.group();
     for (int head = 0; head < shape.kv_heads; ++head) {
       for (int row = 0; row < rows; row += tile_rows) {
-        const QueryTile tile{blocks.data(), 0, past, past + added, row, std::min(tile_rows, rows - row), head};
+        const QueryTile tile{blocks.data(), 0,        past, past + added, row, std::min(tile_rows, rows - row),
+                             head,          is_prompt};
         kernels.pack_queries(shape, tensors, tile, packed.data(), scratch.data());
-        const Partial sum = Partial::in(total.data(), tile.num_rows);
+        const Partial sum = Partial::in(total.data(), room);
         kernels.attend(shape, tensors, tile, packed.data(), 0, scores.data(), sum);
-        const Partial more = Partial::in(next.data(), tile.num_rows);
+        const Partial more = Partial::in(next.data(), room);
         for (int range = 1; range * kRangeKeys < past + added; ++range) {
           kernels.attend(shape, tensors, tile, packed.data(), range, scores.data(), more);
           kernels.merge(shape, tile.num_rows, more, sum);
@@ -180,6 +182,59 @@ TEST_CASE("AttentionKernels_TilesOfAnyHeight_GiveTheSameBits") {
       CHECK(setting.output == whole.output);
     }
   }
+}
+
+TEST_CASE("PromptKernels_WholeTiles_EqualPlainLoopsInDouble") {
+  for (const Isa isa : supported_isas()) {
+    const AttentionKernels* const kernels = prompt_kernels(isa);
+    if (kernels == nullptr) continue;
+    for (const auto& [heads, kv_heads, head_dim, value_dim, past, added] :
+         {std::array{1, 1, 16, 16, 0, 1}, std::array{3, 1, 80, 48, 5, 9}, std::array{7, 1, 64, 64, 250, 13},
+          std::array{14, 2, 96, 128, 31, 30}, std::array{4, 4, 256, 32, 300, 20}}) {
+      CAPTURE(head_dim);
+      Setting setting(shape_of(heads, kv_heads, head_dim, value_dim), past, added);
+      REQUIRE(fits_prompt_kernels(setting.shape));
+
+      setting.attend(*kernels, kPromptTileRows, true);
+
+      const std::vector<double> expected = setting.expected();
+      double worst = 0;
+      double squares = 0;
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        const double difference = std::abs(static_cast<double>(setting.output[i]) - expected[i]);
+        worst = std::max(worst, std::isnan(setting.output[i]) ? 1.0 : difference);
+        squares += difference * difference;
+      }
+      // Operands of about 1 are off by up to 2^-9 each, in random directions; scores are of unit variance.
+      CHECK(worst < 0x1p-4);
+      CHECK(std::sqrt(squares / static_cast<double>(expected.size())) < 0x1p-8);
+    }
+  }
+}
+
+TEST_CASE("PromptKernels_TilesOfAnyHeight_GiveTheSameBits") {
+  for (const Isa isa : supported_isas()) {
+    const AttentionKernels* const kernels = prompt_kernels(isa);
+    if (kernels == nullptr) continue;
+    Setting whole(shape_of(3, 1, 48, 80), 270, 70);
+    whole.attend(*kernels, kPromptTileRows, true);
+    for (const int tile_rows : {1, 2, 15, 16, 17, 31, 32, 33, 100}) {
+      Setting setting(whole.shape, whole.past, whole.added);
+
+      setting.attend(*kernels, tile_rows, true);
+
+      CAPTURE(tile_rows);
+      CHECK(setting.output == whole.output);
+    }
+  }
+}
+
+TEST_CASE("PromptKernels_OtherShapes_AreNotTheirs") {
+  CHECK(fits_prompt_kernels(shape_of(1, 1, 80, 16)));
+  CHECK(!fits_prompt_kernels(shape_of(1, 1, 40, 16)));
+  CHECK(!fits_prompt_kernels(shape_of(1, 1, 64, 15)));
+  CHECK(!fits_prompt_kernels(shape_of(1, 1, 528, 64)));
+  CHECK(prompt_kernels(Isa::kPlain) == nullptr);
 }
 
 TEST_CASE("Merge_RangeThatARowDoesNotSee_ChangesNothing") {

@@ -7,6 +7,8 @@ namespace {
 
 // Costs are multiply-adds, about 30 of them a nanosecond; bringing a key from memory costs as much as this many rows.
 constexpr double kMemoryRows = 8;
+/// How many times faster rows of prompts are computed, in tiles of bfloat16.
+constexpr double kPromptSpeed = 5;
 /// Waking up other threads takes some microseconds: less work than this is done at once.
 constexpr double kSmallCost = 600e3;
 /// Smallest work of a piece that is cut off an item.
@@ -22,8 +24,20 @@ std::size_t lines(std::size_t floats) {
 
 double item_cost(const AttentionShape& shape, const AttentionItem& item) {
   const KeySpan seen = visible_keys(shape, item.tile);
-  return static_cast<double>(seen.end - seen.begin) * (shape.head_dim + shape.value_dim) *
-         (item.tile.num_rows + kMemoryRows);
+  const double rows = item.tile.is_prompt ? item.tile.num_rows / kPromptSpeed : item.tile.num_rows;
+  return static_cast<double>(seen.end - seen.begin) * (shape.head_dim + shape.value_dim) * (rows + kMemoryRows);
+}
+
+/// Rows of a tile of prompts, as many as leave enough tiles for all threads.
+int prompt_tile_rows(std::int64_t rows, int num_threads) {
+  constexpr std::int64_t kStrip = 2 * kPromptRowStep;
+  const std::int64_t even = rows / (static_cast<std::int64_t>(kPiecesPerThread) * num_threads) / kStrip * kStrip;
+  return static_cast<int>(std::clamp<std::int64_t>(even, 2 * kStrip, kPromptTileRows));
+}
+
+/// Rows that a partial result has room for.
+int partial_rows(const QueryTile& tile) {
+  return tile.is_prompt ? (tile.num_rows + kPromptRowStep - 1) / kPromptRowStep * kPromptRowStep : tile.num_rows;
 }
 
 }  // namespace
@@ -31,14 +45,22 @@ double item_cost(const AttentionShape& shape, const AttentionItem& item) {
 void AttentionWork::plan(const PagedCall& call, int num_threads) {
   shape_ = call.shape;
   plan_tokens(call);
-  plan_items(call);
+  plan_items(call, num_threads);
   plan_pieces(num_threads);
   const std::int64_t writes = call.num_tokens * shape_.kv_heads;
   write_threads_ = writes <= kSmallWrites ? 1 : num_threads;
-  const std::size_t threads = static_cast<std::size_t>(std::max(attention_threads_, write_threads_));
-  const std::size_t needed =
-      threads * (lines(packed_floats(shape_)) + lines(kTileRows * kScoreStride) + lines(scratch_floats(shape_)) +
-                 2 * lines(Partial::size_floats(kTileRows, shape_.padded_value_dim())));
+  size_buffers();
+}
+
+void AttentionWork::size_buffers() {
+  each_ = {lines(packed_floats(shape_)), lines(kTileRows * kScoreStride), lines(scratch_floats(shape_)),
+           lines(Partial::size_floats(kTileRows, shape_.padded_value_dim()))};
+  if (has_prompts_) {
+    each_.packed = std::max(each_.packed, lines(prompt_packed_floats(shape_)));
+    each_.scores = std::max(each_.scores, lines(prompt_score_floats(shape_)));
+    each_.partial = lines(Partial::size_floats(kPromptTileRows, shape_.padded_value_dim()));
+  }
+  const std::size_t needed = each_.all() * static_cast<std::size_t>(std::max(attention_threads_, write_threads_));
   if (buffers_.size() < needed) buffers_.resize(needed);
 }
 
@@ -57,30 +79,53 @@ void AttentionWork::plan_tokens(const PagedCall& call) {
   }
 }
 
-void AttentionWork::plan_items(const PagedCall& call) {
+void AttentionWork::plan_items(const PagedCall& call, int num_threads) {
   items_.clear();
   cost_ = 0;
+  has_prompts_ = false;
+  const auto is_prompt = [&](std::int64_t token) {
+    return call.prompt_rows != nullptr && call.prompt_rows[token] != 0;
+  };
   for (std::size_t s = 0; s < call.past.size(); ++s) {
-    const std::int64_t count = call.cumulative[s + 1] - std::int64_t{call.cumulative[s]};
-    if (count == 0) continue;
-    const std::int64_t rows = count * shape_.group();
-    const std::int64_t tiles = (rows + kTileRows - 1) / kTileRows;
-    AttentionItem item;
-    item.tile.blocks = call.block_table + static_cast<std::int64_t>(s) * call.max_blocks;
-    item.tile.first_token = call.cumulative[s];
-    item.tile.past = call.past[s];
-    item.tile.total = call.past[s] + count;
-    for (int head = 0; head < shape_.kv_heads; ++head) {
+    const std::int64_t first = call.cumulative[s];
+    const std::int64_t end = call.cumulative[s + 1];
+    QueryTile tile;
+    tile.blocks = call.block_table + static_cast<std::int64_t>(s) * call.max_blocks;
+    tile.first_token = first;
+    tile.past = call.past[s];
+    tile.total = call.past[s] + end - first;
+    // Neighbours of a kind share tiles: a recomputed sequence has tokens of its prompt and generated ones.
+    for (std::int64_t begin = first, next = first; begin < end; begin = next) {
+      tile.is_prompt = is_prompt(begin);
+      while (next < end && is_prompt(next) == tile.is_prompt) ++next;
+      tile.first_row = (begin - first) * shape_.group();
+      has_prompts_ = has_prompts_ || tile.is_prompt;
+      const std::int64_t rows = (next - begin) * shape_.group();
+      add_items(tile, rows, tile.is_prompt ? prompt_tile_rows(rows * shape_.kv_heads, num_threads) : kTileRows);
+    }
+  }
+}
+
+/// Items for `rows` rows from tile.first_row on, for each KV head.
+void AttentionWork::add_items(const QueryTile& tile, std::int64_t rows, std::int64_t most_rows) {
+  const std::int64_t tiles = (rows + most_rows - 1) / most_rows;
+  const std::int64_t start = tile.first_row;
+  // Even tiles; those of prompts of whole strips.
+  constexpr std::int64_t kStrip = 2 * kPromptRowStep;
+  const std::int64_t even = (rows + tiles - 1) / tiles;
+  const std::int64_t tile_rows = tile.is_prompt ? (even + kStrip - 1) / kStrip * kStrip : even;
+  AttentionItem item;
+  for (int head = 0; head < shape_.kv_heads; ++head) {
+    for (std::int64_t t = 0; t < tiles; ++t) {
+      item.tile = tile;
       item.tile.kv_head = head;
-      for (std::int64_t t = 0; t < tiles; ++t) {
-        item.tile.first_row = rows * t / tiles;
-        item.tile.num_rows = static_cast<int>(rows * (t + 1) / tiles - item.tile.first_row);
-        const KeySpan seen = visible_keys(shape_, item.tile);
-        item.first_range = static_cast<int>(seen.begin / kRangeKeys);
-        item.num_ranges = static_cast<int>((seen.end + kRangeKeys - 1) / kRangeKeys) - item.first_range;
-        items_.push_back(item);
-        cost_ += item_cost(shape_, item);
-      }
+      item.tile.first_row = start + t * tile_rows;
+      item.tile.num_rows = static_cast<int>(std::min(tile_rows, rows - t * tile_rows));
+      const KeySpan seen = visible_keys(shape_, item.tile);
+      item.first_range = static_cast<int>(seen.begin / kRangeKeys);
+      item.num_ranges = static_cast<int>((seen.end + kRangeKeys - 1) / kRangeKeys) - item.first_range;
+      items_.push_back(item);
+      cost_ += item_cost(shape_, item);
     }
   }
 }
@@ -99,7 +144,7 @@ void AttentionWork::plan_pieces(int num_threads) {
     item.open_pieces = pieces;
     if (item.is_split) {
       item.partials_at = partials;
-      partials += 16 * lines(Partial::size_floats(item.tile.num_rows, shape_.padded_value_dim())) *
+      partials += 16 * lines(Partial::size_floats(partial_rows(item.tile), shape_.padded_value_dim())) *
                   static_cast<std::size_t>(item.num_ranges);
     }
     for (int p = 0; p < pieces; ++p) {
@@ -112,21 +157,19 @@ void AttentionWork::plan_pieces(int num_threads) {
 }
 
 Partial AttentionWork::partial(const AttentionItem& item, int range) {
-  const std::size_t each = lines(Partial::size_floats(item.tile.num_rows, shape_.padded_value_dim()));
+  const std::size_t each = lines(Partial::size_floats(partial_rows(item.tile), shape_.padded_value_dim()));
   const std::size_t at = item.partials_at / 16 + each * static_cast<std::size_t>(range - item.first_range);
-  return Partial::in(partials_[at].values, item.tile.num_rows);
+  return Partial::in(partials_[at].values, partial_rows(item.tile));
 }
 
 AttentionWork::Buffers AttentionWork::buffers(int thread) {
-  const std::size_t packed = lines(packed_floats(shape_));
-  const std::size_t scores = lines(kTileRows * kScoreStride);
-  const std::size_t scratch = lines(scratch_floats(shape_));
-  const std::size_t partial = lines(Partial::size_floats(kTileRows, shape_.padded_value_dim()));
-  const std::size_t each = packed + scores + scratch + 2 * partial;
-  FloatLine* const start = buffers_.data() + each * static_cast<std::size_t>(thread);
-  FloatLine* const total = start + packed + scores + scratch;
-  return {start->values, (start + packed)->values, (start + packed + scores)->values,
-          Partial::in(total->values, kTileRows), Partial::in((total + partial)->values, kTileRows)};
+  FloatLine* const packed = buffers_.data() + each_.all() * static_cast<std::size_t>(thread);
+  FloatLine* const scores = packed + each_.packed;
+  FloatLine* const scratch = scores + each_.scores;
+  FloatLine* const total = scratch + each_.scratch;
+  const int rows = has_prompts_ ? kPromptTileRows : kTileRows;
+  return {packed->values, scores->values, scratch->values, Partial::in(total->values, rows),
+          Partial::in((total + each_.partial)->values, rows)};
 }
 
 }  // namespace genai::kernels

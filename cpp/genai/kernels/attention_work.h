@@ -68,8 +68,10 @@ class AttentionWork {
 
  private:
   void plan_tokens(const PagedCall& call);
-  void plan_items(const PagedCall& call);
+  void plan_items(const PagedCall& call, int num_threads);
+  void add_items(const QueryTile& tile, std::int64_t rows, std::int64_t most_rows);
   void plan_pieces(int num_threads);
+  void size_buffers();
 
   std::vector<TokenPlace> tokens_;
   std::vector<AttentionItem> items_;
@@ -77,6 +79,16 @@ class AttentionWork {
   std::vector<FloatLine> partials_;
   std::vector<FloatLine> buffers_;
   AttentionShape shape_;
+  bool has_prompts_ = false;
+  struct Lines {
+    std::size_t packed;
+    std::size_t scores;
+    std::size_t scratch;
+    std::size_t partial;
+
+    std::size_t all() const { return packed + scores + scratch + 2 * partial; }
+  };
+  Lines each_{};     ///< of a thread's buffers
   double cost_ = 0;  ///< of all items
   int attention_threads_ = 1;
   int write_threads_ = 1;

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -69,6 +70,46 @@ TEST_CASE("Plan_AnyThreads_CoversEachRowAndRangeOnce") {
       }
     }
   }
+}
+
+TEST_CASE("Plan_PromptRows_ShareTilesWithTheirKindOnly") {
+  Setting setting;
+  std::vector<std::int32_t> marks(201, 0);
+  std::fill(marks.begin() + 1, marks.begin() + 151, 1);  // the second sequence: 150 of its prompt, 50 generated
+  setting.call.prompt_rows = marks.data();
+  for (const int threads : {1, 2, 64}) {
+    CAPTURE(threads);
+    AttentionWork work;
+
+    work.plan(setting.call, threads);
+
+    std::map<std::tuple<std::int64_t, int, std::int64_t>, int> rows;  // first token, head, row -> items
+    for (const AttentionItem& item : work.items()) {
+      CHECK(item.tile.num_rows >= 1);
+      CHECK(item.tile.num_rows <= (item.tile.is_prompt ? kPromptTileRows : kTileRows));
+      for (int r = 0; r < item.tile.num_rows; ++r) {
+        const std::int64_t token = item.tile.first_token + (item.tile.first_row + r) / 3;
+        CHECK(item.tile.is_prompt == (marks[static_cast<std::size_t>(token)] != 0));
+        ++rows[{item.tile.first_token, item.tile.kv_head, item.tile.first_row + r}];
+      }
+    }
+    CHECK(rows.size() == 2 * 3 * 201);
+    for (const auto& [row, count] : rows) CHECK(count == 1);
+  }
+}
+
+TEST_CASE("Plan_ManyThreads_CutsAPromptIntoMoreTiles") {
+  Setting setting;
+  const std::vector<std::int32_t> marks(201, 1);
+  setting.call.prompt_rows = marks.data();
+  AttentionWork few;
+  AttentionWork many;
+
+  few.plan(setting.call, 1);
+  many.plan(setting.call, 16);
+
+  CHECK(few.items().size() == 2 * (1 + 4));
+  CHECK(many.items().size() == 2 * (1 + 10));
 }
 
 TEST_CASE("Plan_OneLongSequence_GivesWorkToAllThreads") {

@@ -113,4 +113,9 @@ Isa chosen_isa() {
               "ONNX_GENAI_CPU_ISA is \"" + std::string(name) + "\"; this CPU and build have: " + known);
 }
 
+bool allows_prompt_bf16() {
+  const char* const value = std::getenv("ONNX_GENAI_PROMPT_BF16");
+  return value == nullptr || std::string_view(value) != "0";
+}
+
 }  // namespace genai::kernels

@@ -20,4 +20,7 @@ std::vector<Isa> supported_isas();
 /// kInvalidArgument when that name is unknown or the CPU lacks it. Reads the environment at each call.
 Isa chosen_isa();
 
+/// Whether rows of prompts may be computed in bfloat16: unless the environment variable ONNX_GENAI_PROMPT_BF16 is 0.
+bool allows_prompt_bf16();
+
 }  // namespace genai::kernels

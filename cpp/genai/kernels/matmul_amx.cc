@@ -28,6 +28,7 @@
 #endif
 
 #include "genai/kernels/dot_avx512.h"
+#include "genai/kernels/tiles_amx.h"
 #include "genai/kernels/unrolled.h"
 
 namespace genai::kernels {
@@ -49,8 +50,7 @@ struct MatMulTiles {
       const std::int64_t depth = std::min(slab, shape.depth - start);
       std::uint16_t* to = rows.group(start, depth, row - in_group) + in_group * kTileDepth;
       for (std::int64_t i = start; i < start + depth; i += kTileDepth, to += Bf16Rows::kGroup * kTileDepth) {
-        const __m512bh pair = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + i + 16), _mm512_loadu_ps(x + i));
-        __builtin_memcpy(to, &pair, sizeof(pair));
+        Tiles::store_row(_mm512_loadu_ps(x + i), _mm512_loadu_ps(x + i + 16), to);
       }
     }
   }
@@ -114,17 +114,6 @@ struct MatMulTiles {
     return _mm512_fmadd_ps(code_at<kBits, kBit>(line), affine.scale, affine.shift);
   }
 
-  /// Stores pairs of bfloat16, one for each column.
-  static void store_pairs(__m512 even, __m512 odd, std::byte* to) {
-    alignas(64) static constexpr std::uint16_t kInterleave[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                                                  21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                                                  11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const __m512bh both = _mm512_cvtne2ps_pbh(odd, even);
-    __m512i bits;
-    __builtin_memcpy(&bits, &both, sizeof(bits));
-    _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_load_si512(kInterleave), bits));
-  }
-
   template <int kBits>
   static void unpack_tile(const std::byte* lines, const Affine& first, const Affine& second, std::byte* to) {
     if constexpr (kBits == 4) {
@@ -132,36 +121,19 @@ struct MatMulTiles {
         const __m512i line = _mm512_loadu_si512(lines + j * kLine);
         std::byte* const low = to + 2 * j * kLine;
         std::byte* const high = low + 8 * kLine;
-        store_pairs(weight_at<4, 0>(line, first), weight_at<4, 8>(line, first), low);
-        store_pairs(weight_at<4, 16>(line, first), weight_at<4, 24>(line, first), low + kLine);
-        store_pairs(weight_at<4, 4>(line, second), weight_at<4, 12>(line, second), high);
-        store_pairs(weight_at<4, 20>(line, second), weight_at<4, 28>(line, second), high + kLine);
+        Tiles::store_pairs(weight_at<4, 0>(line, first), weight_at<4, 8>(line, first), low);
+        Tiles::store_pairs(weight_at<4, 16>(line, first), weight_at<4, 24>(line, first), low + kLine);
+        Tiles::store_pairs(weight_at<4, 4>(line, second), weight_at<4, 12>(line, second), high);
+        Tiles::store_pairs(weight_at<4, 20>(line, second), weight_at<4, 28>(line, second), high + kLine);
       });
     } else {
       unrolled<8>([&](auto j) __attribute__((always_inline)) {
         const __m512i line = _mm512_loadu_si512(lines + j * kLine);
         const Affine& affine = j < 4 ? first : second;
-        store_pairs(weight_at<8, 0>(line, affine), weight_at<8, 8>(line, affine), to + 2 * j * kLine);
-        store_pairs(weight_at<8, 16>(line, affine), weight_at<8, 24>(line, affine), to + (2 * j + 1) * kLine);
+        Tiles::store_pairs(weight_at<8, 0>(line, affine), weight_at<8, 8>(line, affine), to + 2 * j * kLine);
+        Tiles::store_pairs(weight_at<8, 16>(line, affine), weight_at<8, 24>(line, affine), to + (2 * j + 1) * kLine);
       });
     }
-  }
-
-  struct alignas(64) Config {
-    std::uint8_t palette = 1;
-    std::uint8_t start_row = 0;
-    std::uint8_t reserved[14] = {};
-    std::uint16_t column_bytes[16] = {};
-    std::uint8_t rows[16] = {};
-  };
-
-  static void configure() {
-    Config config;
-    std::fill(config.column_bytes, config.column_bytes + 8, std::uint16_t{64});
-    std::fill(config.rows, config.rows + 8, std::uint8_t{16});
-    // The compiler takes only the first bytes for read.
-    __asm__ volatile("" : : "r"(&config) : "memory");
-    _tile_loadconfig(&config);
   }
 
   /// Adds `tiles` of depth to out[kRows][32], or sets it if kFirst: tiles 0..3 are sums, 4 and 5 rows, 6 and 7 columns.
@@ -212,8 +184,7 @@ struct MatMulTiles {
     } else {
       unpack_bf16<8>(w, start / w.unit_depth, depth / w.unit_depth, weights);
     }
-    // The loads of tiles do not tell the compiler what they read.
-    __asm__ volatile("" ::: "memory");
+    Tiles::barrier();
     const std::int64_t tiles = depth / kTileDepth;
     for (std::int64_t row = 0; row < count; row += Bf16Rows::kGroup) {
       const std::uint16_t* const x = rows.group(start, depth, first + row);
@@ -223,7 +194,7 @@ struct MatMulTiles {
         add_rows<kTileSide, kFirst>(x, weights, tiles, out + row * kPanelColumns);
       }
     }
-    __asm__ volatile("" ::: "memory");
+    Tiles::barrier();
   }
 
   /// Slab after slab, so that the rows of a slab stay in the second-level cache while all panels pass.
@@ -232,7 +203,7 @@ struct MatMulTiles {
     const PanelView& shape = panels.front();
     const std::int64_t slab = Bf16Rows::slab_depth(shape);
     const std::int64_t panel_out = (count + Bf16Rows::kGroup - 1) / Bf16Rows::kGroup * Bf16Rows::kGroup * kPanelColumns;
-    configure();
+    Tiles::configure();
     for (std::int64_t start = 0; start < shape.depth; start += slab) {
       const std::int64_t depth = std::min(slab, shape.depth - start);
       float* to = out;
@@ -245,7 +216,7 @@ struct MatMulTiles {
         to += panel_out;
       }
     }
-    _tile_release();
+    Tiles::release();
   }
 
   static MatMulKernels table() {

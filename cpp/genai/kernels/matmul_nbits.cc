@@ -7,11 +7,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <thread>
 
 namespace genai::kernels {
@@ -28,12 +26,6 @@ constexpr std::int64_t kManyElements = 32 << 10;
 
 /// Input that says which rows are of prompts.
 constexpr std::size_t kPromptRowsPort = 1 + kMaxParts * kPartPorts;
-
-/// Whether rows of prompts may be computed in bfloat16: unless the environment variable ONNX_GENAI_PROMPT_BF16 is 0.
-bool has_prompt_tiles() {
-  const char* const value = std::getenv("ONNX_GENAI_PROMPT_BF16");
-  return value == nullptr || std::string_view(value) != "0";
-}
 
 /// One of the matrices.
 struct Part {
@@ -339,7 +331,7 @@ class MatMulNBits final : public ort::OpKernel {
   ElementKind io_;
   const MatMulKernels& kernels_;
   std::shared_ptr<MatMulWorkPool> pool_;  ///< shared by all kernels of the definitions
-  bool has_tiles_ = !attributes_.exact && kernels_.multiply_bf16 != nullptr && has_prompt_tiles();
+  bool has_tiles_ = !attributes_.exact && kernels_.multiply_bf16 != nullptr && allows_prompt_bf16();
   std::vector<Part> parts_;
   std::int64_t panels_ = 0;  ///< of all parts; with swiglu of one
   std::size_t bytes_ = 0;

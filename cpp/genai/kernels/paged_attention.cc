@@ -20,12 +20,13 @@ class PagedAttention final : public ort::OpKernel {
  public:
   PagedAttention(const PagedAttributes& attributes, ElementKind io, ElementKind kv,
                  std::shared_ptr<AttentionWorkPool> pool)
-      : attributes_(attributes), io_(io), kv_(kv), kernels_(attention_kernels(chosen_isa())), pool_(std::move(pool)) {}
+      : attributes_(attributes), io_(io), kv_(kv), pool_(std::move(pool)) {}
 
   void compute(ort::KernelContext& context) const override {
     PagedCall call = PagedCall::read(attributes_, io_, kv_, context);
     call.tensors.output = context.output(0, call.output_dims).data;
     if (call.num_tokens == 0) return;
+    if (prompt_kernels_ == nullptr || !fits_prompt_kernels(call.shape)) call.prompt_rows = nullptr;
     const AttentionWorkPool::Loan work = pool_->take();
     work->plan(call, max_threads_);
     write(context, call, *work);
@@ -34,18 +35,30 @@ class PagedAttention final : public ort::OpKernel {
   }
 
  private:
+  /// Rows of a token's head lie apart from those of the next token.
+  static void prefetch(const PagedCall& call, std::int64_t token, int head) {
+    const std::int64_t element = call.shape.io == ElementKind::kFloat16 ? 2 : 4;
+    const auto fetch = [&](const std::byte* rows, std::int64_t stride, std::int64_t width) {
+      const std::byte* const row = rows + (token * stride + head * width) * element;
+      for (std::int64_t at = 0; at < width * element; at += 64) __builtin_prefetch(row + at);
+    };
+    fetch(call.tensors.key, call.tensors.key_stride, call.shape.head_dim);
+    fetch(call.tensors.value, call.tensors.value_stride, call.shape.value_dim);
+  }
+
   void write(const ort::KernelContext& context, const PagedCall& call, AttentionWork& work) const {
     const std::int64_t parts = (call.num_tokens + kWriteTokens - 1) / kWriteTokens;
     const std::int64_t heads = call.shape.kv_heads;
     run_all(context, static_cast<std::size_t>(parts * heads), work.write_threads(), [&](std::size_t index, int thread) {
       const std::int64_t part = static_cast<std::int64_t>(index) / heads;
       const std::int64_t end = std::min(call.num_tokens, (part + 1) * kWriteTokens);
+      const int head = static_cast<int>(static_cast<std::int64_t>(index) % heads);
+      for (std::int64_t token = part * kWriteTokens; token < end; ++token) prefetch(call, token, head);
       for (std::int64_t token = part * kWriteTokens; token < end; ++token) {
         const TokenPlace& place = work.tokens()[static_cast<std::size_t>(token)];
         if (place.slot < 0) continue;
-        const TokenSlot slot{token, place.position, place.slot,
-                             static_cast<int>(static_cast<std::int64_t>(index) % heads)};
-        kernels_.write_token(call.shape, call.tensors, slot, work.buffers(thread).scratch);
+        kernels_.write_token(call.shape, call.tensors, {token, place.position, place.slot, head},
+                             work.buffers(thread).scratch);
       }
     });
   }
@@ -54,28 +67,31 @@ class PagedAttention final : public ort::OpKernel {
     AttentionItem& item = work.items()[piece.item];
     const AttentionWork::Buffers buffers = work.buffers(thread);
     const QueryTile& tile = item.tile;
-    kernels_.pack_queries(call.shape, call.tensors, tile, buffers.packed, buffers.scratch);
+    const AttentionKernels& kernels = tile.is_prompt ? *prompt_kernels_ : kernels_;
+    kernels.pack_queries(call.shape, call.tensors, tile, buffers.packed, buffers.scratch);
     for (int range = piece.first_range; range < piece.first_range + piece.num_ranges; ++range) {
       const bool is_first = range == item.first_range;
       const Partial out = item.is_split ? work.partial(item, range) : is_first ? buffers.total : buffers.next;
-      kernels_.attend(call.shape, call.tensors, tile, buffers.packed, range, buffers.scores, out);
-      if (!item.is_split && !is_first) kernels_.merge(call.shape, tile.num_rows, out, buffers.total);
+      kernels.attend(call.shape, call.tensors, tile, buffers.packed, range, buffers.scores, out);
+      if (!item.is_split && !is_first) kernels.merge(call.shape, tile.num_rows, out, buffers.total);
     }
-    if (!item.is_split) return kernels_.finish(call.shape, call.tensors, tile, buffers.total, buffers.scratch);
+    if (!item.is_split) return kernels.finish(call.shape, call.tensors, tile, buffers.total, buffers.scratch);
 
     // Whoever ends an item's last piece joins the ranges, in their order.
     if (std::atomic_ref(item.open_pieces).fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     const Partial total = work.partial(item, item.first_range);
     for (int i = 1; i < item.num_ranges; ++i) {
-      kernels_.merge(call.shape, tile.num_rows, work.partial(item, item.first_range + i), total);
+      kernels.merge(call.shape, tile.num_rows, work.partial(item, item.first_range + i), total);
     }
-    kernels_.finish(call.shape, call.tensors, tile, total, buffers.scratch);
+    kernels.finish(call.shape, call.tensors, tile, total, buffers.scratch);
   }
 
   PagedAttributes attributes_;
   ElementKind io_;
   ElementKind kv_;
-  const AttentionKernels& kernels_;
+  Isa isa_ = chosen_isa();
+  const AttentionKernels& kernels_ = attention_kernels(isa_);
+  const AttentionKernels* prompt_kernels_ = allows_prompt_bf16() ? prompt_kernels(isa_) : nullptr;
   std::shared_ptr<AttentionWorkPool> pool_;  ///< shared by all kernels of the definitions
   int max_threads_ = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 };
