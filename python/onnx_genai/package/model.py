@@ -147,7 +147,7 @@ class ChatTemplateSource:
     named: Mapping[str, str] = field(default_factory=dict)
     """Further templates by name, for example ``tool_use``."""
     source: str = ""
-    """File and key of the default."""
+    """File and key of the default, or of the named ones where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
