@@ -184,6 +184,16 @@ def test_a_mark_in_a_message_leaves_the_grammar_of_the_answer(noise: Open) -> No
         assert set(result.text) <= {"a", "b"}
 
 
+def test_json_that_is_nested_deeper_than_python_goes_stays_text(scripted: Open) -> None:
+    script = '{"a":' + "[" * 3000 + "]" * 3000 + "}"
+    llm = scripted(script, context_length=8000)
+    params = dataclasses.replace(GREEDY, max_new_tokens=7000)
+
+    result = llm.chat(HELLO, params, response_format={"type": "json_object"})
+
+    assert (result.text, result.choices[0].parsed) == (script, None)
+
+
 NAMED_CALL = 'Action: ```json\n[{"tool_name": "get_time", "parameters": {}}]\n```'
 WITH_TOOLS = CHATML + "{% if tools %}{{ tools | tojson }} write Action: ```json{% endif %}{# <thought> #}"
 

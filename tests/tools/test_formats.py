@@ -418,6 +418,17 @@ def test_lone_surrogates_stay_escaped() -> None:
     assert calls[0].arguments == '{"a": "\\ud83d"}'
 
 
+@pytest.mark.parametrize(("form", "text"), [
+    ("hermes", '<tool_call>{"name": "now", "arguments": {"a": %s}}</tool_call>'),
+    ("pythonic", "[now(a=%s)]"),
+])  # fmt: skip
+def test_arguments_have_at_most_a_hundred_levels(form: str, text: str) -> None:
+    for levels, count in ((98, 1), (99, 1), (100, 0), (150, 0), (900, 0)):
+        whole = text % ("[" * levels + "]" * levels)
+        content, calls = parse_tool_calls(whole, FORMATS[form], TOOLS)
+        assert (len(calls), content) == (count, "" if count else whole), levels
+
+
 def test_ids_of_the_model_are_kept() -> None:
     _, calls = parse_tool_calls("[TOOL_CALLS]now[CALL_ID]a1b2c3d4e[ARGS]{}", FORMATS["mistral"])
     assert calls == (Call("now", "{}", "a1b2c3d4e"),)

@@ -211,8 +211,8 @@ class PreparedChat:
         calls = tuple(piece.tool_call for piece in pieces if piece.tool_call is not None)
         parsed = None
         if self.parse_type is not None and not calls:
-            # An answer that was cut off stays text.
-            with contextlib.suppress(ValueError):
+            # An answer that was cut off, or is nested deeper than Python goes, stays text.
+            with contextlib.suppress(ValueError, RecursionError):
                 parsed = grammar.parse_as(self.parse_type, text)
         return dataclasses.replace(
             choice, text=text, reasoning=reasoning if parser.has_reasoning else None, tool_calls=calls, parsed=parsed

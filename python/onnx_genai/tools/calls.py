@@ -22,6 +22,8 @@ __all__ = [
     "load_json",
 ]
 
+MAX_DEPTH = 100
+"""Levels of arguments: no more can be given back to the model with the next request."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -106,7 +108,7 @@ def _finite(word: str) -> float:
 
 
 def arguments_text(value: Any) -> str | None:
-    """JSON text of the arguments; None if they are no object, or one that JSON does not reach.
+    """JSON text of the arguments; None if they are no object, or one that is nested deeper than :data:`MAX_DEPTH`.
 
     A text that holds an object is taken as that object.
     """
@@ -117,13 +119,27 @@ def arguments_text(value: Any) -> str | None:
             return None
     if value is None:
         value = {}
-    if not isinstance(value, Mapping):
+    if not isinstance(value, Mapping) or _is_deep(value):
         return None
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         return json.dumps(value, allow_nan=False) if _SURROGATE.search(text) else text
-    except (TypeError, ValueError, RecursionError, MemoryError):
-        return None  # nested too deeply, a number of too many digits
+    except ValueError:
+        return None  # a number of too many digits
+
+
+def _is_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for each in level
+            if isinstance(each, (Mapping, list, tuple))
+            for item in (each.values() if isinstance(each, Mapping) else each)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def call_from_object(
