@@ -433,6 +433,13 @@ def test_source_is_the_default_template() -> None:
         ChatTemplate({"a": "1", "b": "2"}).render(USER)
 
 
+def test_variables_may_have_any_other_name() -> None:
+    template = ChatTemplate("{{ name }}{{ template_name }}{{ source }}")
+    others = {"self": "s", "name": "a", "template_name": "b", "source": "c"}
+    assert template.render(USER, **others) == "abc"
+    assert template.render_guarded(USER, control_texts=["<s>"], **others).text == "abc"
+
+
 def test_source_for_is_the_template_that_renders() -> None:
     both = ChatTemplate({"tool_use": "a", "default": "b"})
     assert (both.source_for(tools=True), both.source_for(tools=False)) == ("a", "b")

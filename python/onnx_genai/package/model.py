@@ -149,6 +149,11 @@ class ChatTemplateSource:
     source: str = ""
     """File and key of the default, or of the named ones where there is none."""
 
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """All of them by name, ``default`` first; empty if the package has none."""
+        return {**({} if self.default is None else {"default": self.default}), **self.named}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderOptions:

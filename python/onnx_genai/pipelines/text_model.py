@@ -468,14 +468,9 @@ def locate(model: str | Path) -> Path:
 
 def _template(source: package.ModelPackage) -> ChatTemplate | None:
     template = source.chat_template
-    texts = {**template.named, **({} if template.default is None else {"default": template.default})}
-    if not texts:
+    if not template.texts:
         return None
-    return ChatTemplate(
-        texts,
-        special_tokens=source.special_tokens,
-        name=template.source,
-    )
+    return ChatTemplate(template.texts, special_tokens=source.special_tokens, name=template.source)
 
 
 def _checked_template_kwargs(given: Mapping[str, Any] | None) -> Mapping[str, Any]:

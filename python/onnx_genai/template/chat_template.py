@@ -127,6 +127,7 @@ class ChatTemplate:
 
     def render(
         self,
+        /,
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -159,6 +160,7 @@ class ChatTemplate:
 
     def render_guarded(
         self,
+        /,
         messages: Sequence[Mapping[str, Any]],
         *,
         control_texts: Iterable[str],
@@ -207,6 +209,7 @@ class ChatTemplate:
 
     def generation_prompt(
         self,
+        /,
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
