@@ -12,6 +12,7 @@ import pytest
 
 from onnx_genai import LLM
 from tests.cli.conftest import Run
+from tests.models.packages import CHATML
 
 TEXT = "Hello wörld 😀\nbye"
 
@@ -130,6 +131,28 @@ def test_generate_given_a_grammar_follows_it(
 
     assert ran.code == 0
     assert re.fullmatch(pattern, ran.out.removesuffix("\n"))
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_mark_of_reasoning_in_the_prompt_leaves_the_grammar(
+    run: Run, scripted_package: Callable[..., Path], tmp_path: Path, saved: bool
+) -> None:
+    folder = scripted_package(TEXT, chat_template=CHATML + "{# <think> </think> #}")
+    command = ["generate", folder, *(["--session", tmp_path / "turns.kv"] if saved else [])]
+
+    for _ in range(2):
+        ran = run(*command, "-p", "What is <think>?", "--regex", "[0-9]{3}-[a-c]")
+        assert re.fullmatch("[0-9]{3}-[a-c]\n", ran.out)
+
+
+def test_a_template_that_opens_reasoning_leaves_it_free_of_the_grammar(
+    run: Run, scripted_package: Callable[..., Path]
+) -> None:
+    folder = scripted_package("Hm.</think>1", chat_template=CHATML + "{% if add_generation_prompt %}<think>{% endif %}")
+
+    ran = run("generate", folder, "-p", "a </think> b", "--regex", "[0-9]")
+
+    assert ran.out == "Hm.</think>1\n"
 
 
 def test_generate_given_a_schema_gives_json_that_fits(

@@ -171,3 +171,12 @@ def test_names_are_these() -> None:
     assert all(hasattr(og, name) for name in og.__all__)
     wanted = {"Adapters", "Audios", "Config", "Generator", "GeneratorParams", "Images", "Model", "MultiModalProcessor"}
     assert wanted | {"NamedTensors", "Tensor", "Tokenizer", "TokenizerStream"} <= set(og.__all__)
+
+
+def test_package_with_a_template_of_another_name_only_has_one(scripted_package: Callable[..., Path]) -> None:
+    folder = scripted_package("x", format="genai_config", chat_template=None)
+    extra = folder / "additional_chat_templates"
+    extra.mkdir()
+    (extra / "tool_use.jinja").write_text("<{{ messages[0].content }}>", encoding="utf-8")
+
+    assert og.Tokenizer(str(folder)).apply_chat_template(MESSAGES) == "<Hi>"

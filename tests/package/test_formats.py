@@ -442,6 +442,8 @@ TEMPLATES = [
     ),
     ({"chat_template.json": {"chat_template": "C"}}, "C", {}),
     ({"chat_template.jinja": "J", "additional_chat_templates/rag.jinja": "R"}, "J", {"rag": "R"}),
+    ({"additional_chat_templates/rag.jinja": "R"}, None, {"rag": "R"}),
+    ({"tokenizer_config.json": {"chat_template": [{"name": "tool_use", "template": "U"}]}}, None, {"tool_use": "U"}),
     ({}, None, {}),
 ]
 
@@ -453,6 +455,8 @@ def test_chat_templates(files: dict[str, Any], default: str | None, named: dict[
     template = read(tmp_path).chat_template
 
     assert (template.default, template.named) == (default, named)
+    assert template.texts == {**named, **({} if default is None else {"default": default})}
+    assert bool(template.source) == bool(template.texts)
 
 
 def test_template_file_wins_over_the_tokenizers_with_a_warning(tmp_path: Path) -> None:

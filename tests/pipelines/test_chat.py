@@ -138,6 +138,108 @@ def test_reasoning_is_no_part_of_the_text(
     same(joined(llm, HELLO, GREEDY, **options)[0], result.choices[0])
 
 
+LETTER = "It is a tag that opens thoughts."
+ALWAYS = THINKING.replace("{% if add_generation_prompt %}", "").removesuffix("{% endif %}")
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": "What does the <think> tag do?"}],
+        [{"role": "user", "content": "<think>"}],
+        [{"role": "system", "content": "Write <think>."}, {"role": "user", "content": "Why?"}],
+        [*HELLO, {"role": "assistant", "content": "a <think> b"}, *HELLO],
+        [*HELLO, {"role": "assistant", "content": "<think>"}],
+    ],
+)
+@pytest.mark.parametrize("template", [CHATML + "{# <think> </think> #}", THINKING, ALWAYS])
+def test_a_mark_in_a_message_opens_no_reasoning(scripted: Open, template: str, messages: list[dict[str, str]]) -> None:
+    llm = scripted(LETTER, chat_template=template)
+
+    result = llm.chat(messages, GREEDY)
+
+    assert (result.text, result.reasoning) == (LETTER, None)
+    same(joined(llm, messages, GREEDY)[0], result.choices[0])
+
+
+@pytest.mark.parametrize("template", [THINKING, ALWAYS])
+@pytest.mark.parametrize("text", ["Hi", "a <think> b", "a </think> b"])
+def test_a_mark_of_the_template_opens_reasoning_whatever_the_message_says(
+    scripted: Open, template: str, text: str
+) -> None:
+    llm = scripted("Hm.</think>Yes", chat_template=template)
+
+    result = llm.chat([{"role": "user", "content": text}], GREEDY, template_kwargs={"enable_thinking": True})
+
+    assert (result.text, result.reasoning) == ("Yes", "Hm.")
+
+
+def test_a_mark_in_a_message_leaves_the_grammar_of_the_answer(noise: Open) -> None:
+    llm = noise(5, chat_template=CHATML + "{# <think> </think> #}")
+    asking = [{"role": "user", "content": "What is <think>?"}]
+
+    for seed in range(3):
+        result = llm.chat(asking, sampled(seed), response_format=grammar.regex("[ab]{3}"))
+        assert result.reasoning is not None or set(result.text) <= {"a", "b"}
+        assert set(result.text) <= {"a", "b"}
+
+
+def test_json_that_is_nested_deeper_than_python_goes_stays_text(scripted: Open) -> None:
+    script = '{"a":' + "[" * 3000 + "]" * 3000 + "}"
+    llm = scripted(script, context_length=8000)
+    params = dataclasses.replace(GREEDY, max_new_tokens=7000)
+
+    result = llm.chat(HELLO, params, response_format={"type": "json_object"})
+
+    assert (result.text, result.choices[0].parsed) == (script, None)
+
+
+NAMED_CALL = 'Action: ```json\n[{"tool_name": "get_time", "parameters": {}}]\n```'
+WITH_TOOLS = CHATML + "{% if tools %}{{ tools | tojson }} write Action: ```json{% endif %}{# <thought> #}"
+
+
+def with_templates(package: Path, *named: tuple[str, str]) -> Path:
+    """The package with a list of named templates."""
+    path = package / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["chat_template"] = [{"name": name, "template": text} for name, text in named]
+    path.write_text(json.dumps(config), encoding="utf-8")
+    return package
+
+
+@pytest.mark.parametrize("named", [[("default", CHATML), ("tool_use", WITH_TOOLS)], [("tool_use", WITH_TOOLS)],
+                                   [("rag", CHATML), ("tool_use", WITH_TOOLS)]])  # fmt: skip
+def test_what_the_template_for_tools_says_is_seen(
+    scripted_package: Callable[..., Path], named: list[tuple[str, str]]
+) -> None:
+    folder = with_templates(scripted_package(f"<thought>Hm.</thought>{NAMED_CALL}"), *named)
+    with LLM(folder, threads=1) as llm:
+        result = llm.chat(HELLO, GREEDY, tools=[TIME])
+
+    assert [(call.name, call.arguments) for call in result.tool_calls] == [("get_time", "{}")]
+    assert (result.text, result.reasoning) == ("", "Hm.")
+
+
+def test_templates_without_a_default_are_named(scripted_package: Callable[..., Path]) -> None:
+    folder = with_templates(scripted_package("x"), ("rag", CHATML), ("short", CHATML))
+    with (
+        LLM(folder, threads=1) as llm,
+        pytest.raises(
+            errors.PackageError, match=r"tokenizer_config\.json.*no template is named 'default'; there are: rag, short"
+        ),
+    ):
+        llm.chat(HELLO, GREEDY)
+
+
+@pytest.mark.parametrize("name", ["self", "control_texts", "messages"])
+def test_names_that_templates_cannot_have_are_refused(scripted: Open, name: str) -> None:
+    llm = scripted("x")
+
+    for call in (llm.chat, llm.render):
+        with pytest.raises(errors.InvalidArgumentError, match=f"template_kwargs has {name}"):
+            call(HELLO, template_kwargs={name: ["x"]})
+
+
 def test_answer_goes_into_the_history_without_its_thoughts(scripted: Open) -> None:
     llm = scripted("<think>Secret</think>Yes", chat_template=THINKING)
     result = llm.chat(HELLO, GREEDY)

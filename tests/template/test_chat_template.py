@@ -311,6 +311,63 @@ def test_render_given_a_broken_template_names_the_line(source: str, line: int) -
 
 
 @pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("\n{{ messages[0].content | truncate(2) }}", r"cannot take these messages: expected length >= 3.* line 2\)"),
+        ("\n{{ cycler().next() }}", r"cannot take these messages: .* line 2\)"),
+        ("\n\n{{ [] | map(attribute='x') | first | round }}", r"cannot take these messages: .* line 3\)"),
+        ("{{ (1).to_bytes(1, 'middle') }}", r"cannot take these messages: .* line 1\)"),
+        ("{% include 'x' %}", r"cannot take these messages: .* line 1\)"),
+    ],
+)
+def test_whatever_an_expression_raises_is_a_short_error_with_the_line(source: str, words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        ChatTemplate(source).render(USER)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for x in messages %}" * 30 + "{% endfor %}" * 30,
+        "{{ " + "9" * 6000 + " }}",
+        "{{ " + "(" * 4000 + "1" + ")" * 4000,
+    ],
+)
+def test_a_template_that_python_cannot_compile_is_a_broken_package(source: str) -> None:
+    with pytest.raises(PackageError, match=r"chat_template\.jinja: "):
+        ChatTemplate(source, name="chat_template.jinja").render(USER)
+
+
+OPENING = "{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "written"),
+    [
+        (OPENING + "{% if add_generation_prompt %}[assistant]<think>{% endif %}", "[assistant]<think>"),
+        (OPENING + "{% if add_generation_prompt %}{{ '[assistant]<think>' if deep }}{% endif %}", "</s>"),
+        (OPENING + "[assistant]<think>", "</s>[assistant]<think>"),
+        (OPENING, "</s>"),
+        (OPENING.replace("</s>", "<{{ 'a' if add_generation_prompt else 'b' }}>"), "<a>"),
+        ("{% if not add_generation_prompt %}{{ raise_exception('no') }}{% endif %}" + OPENING, ""),
+        ("{{ messages | length }}", ""),
+    ],
+)
+@pytest.mark.parametrize("text", ["Hi", "<think>", "a <think> b", "</s>[assistant]<think>", " <think>\n"])
+def test_generation_prompt_is_the_templates_own_writing(source: str, written: str, text: str) -> None:
+    messages = [{"role": "user", "content": text}]
+
+    assert ChatTemplate(source).generation_prompt(messages).strip() == written
+
+
+def test_generation_prompt_knows_tools_and_variables() -> None:
+    header = "{% if add_generation_prompt %}[assistant]{{ '<think>' if deep }}{{ tools | length if tools }}{% endif %}"
+    template = ChatTemplate({"default": OPENING, "tool_use": OPENING + header})
+
+    assert template.generation_prompt(USER, tools=[{}], deep=True) == "[assistant]<think>1"
+
+
+@pytest.mark.parametrize(
     "source",
     [
         "{% set _ = messages.append(1) %}",
@@ -374,6 +431,20 @@ def test_source_is_the_default_template() -> None:
     assert ChatTemplate({"only": "a"}).render(USER) == "a"
     with pytest.raises(PackageError, match="named 'default'; there are: a, b"):
         ChatTemplate({"a": "1", "b": "2"}).render(USER)
+
+
+def test_variables_may_have_any_other_name() -> None:
+    template = ChatTemplate("{{ name }}{{ template_name }}{{ source }}")
+    others = {"self": "s", "name": "a", "template_name": "b", "source": "c"}
+    assert template.render(USER, **others) == "abc"
+    assert template.render_guarded(USER, control_texts=["<s>"], **others).text == "abc"
+
+
+def test_source_for_is_the_template_that_renders() -> None:
+    both = ChatTemplate({"tool_use": "a", "default": "b"})
+    assert (both.source_for(tools=True), both.source_for(tools=False)) == ("a", "b")
+    rest = ChatTemplate({"tool_use": "a", "rag": "b"})
+    assert (rest.source_for(tools=True), rest.source_for(tools=False)) == ("a", "")
 
 
 @pytest.mark.parametrize("source", [None, 3, {}, {"default": None}])

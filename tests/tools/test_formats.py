@@ -252,6 +252,29 @@ def test_mutations_never_raise_and_never_depend_on_the_cut(example: Example) -> 
         ("gemma", "```tool_code\nimport os; os.remove('x')\n```"),
         ("gemma", "```tool_code\nnow(open('/etc/passwd'))\n```"),
         ("gemma", "```tool_code\nnow(a=f())\n```"),
+        ("pythonic", "[now(a={[1]: 2})]"),
+        ("pythonic", "[now(a={1: 2})]"),
+        ("pythonic", "[now(a=0x" + "f" * 5000 + ")]"),
+        ("pythonic", "[now" + ".b" * 400 + "()]"),
+        ("pythonic", "[now" + ".b" * 20_000 + "()]"),
+        ("pythonic", "[now(a=" + "-" * 20_000 + "1)]"),
+        ("pythonic", "[now(a=" + "1+" * 20_000 + "1j)]"),
+        ("pythonic", "[now(a=" + "[" * 5000 + "]" * 5000 + ")]"),
+        ("gemma", "```tool_code\nnow(a={[1]: 2})\n```"),
+        ("gemma", "```tool_code\nnow(a={{1}})\n```"),
+        ("llama3_json", "<|python_tag|>now.call(a={[1]: 2})"),
+        ("function_gemma", "<start_function_call>call:now{a:1<escape>x<escape>}<end_function_call>"),
+        ("function_gemma", "<start_function_call>call:now{a:\0,b:<escape>x<escape>}<end_function_call>"),
+        ("function_gemma", "<start_function_call>call:now{a:" + "1" * 5000 + "}<end_function_call>"),
+        ("hermes", '<tool_call>{"name": "now", "arguments": {"a": ' + "9" * 5000 + "}}</tool_call>"),
+        ("hermes", '<tool_call>{"name": "now", "arguments": "' + "[" * 100_000 + '"}</tool_call>'),
+        ("hermes", '<tool_call>{"name": "now", "arguments": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}}</tool_call>"),
+        ("mistral", "[TOOL_CALLS]now" + " " * 20_000 + "!"),
+        ("deepseek", "<｜tool▁call▁begin｜>" + " " * 20_000 + "!"),
+        ("channels", "<|channel|>final" + " " * 5000 + "!<|message|>x"),
+        ("channels", "<|channel|>commentary to=functions.now <|constrain|>json<|message|>"),
+        ("channels", "<|channel|>commentary to=functions.now <|constrain|>json<|message|>\n"),
+        ("channels", '<|channel|>commentary to=functions.now <|constrain|>json<|message|>{"a": 1'),
         ("pythonic", "[now(1)]"),
         ("pythonic", "[now(**{})]"),
     ],
@@ -261,6 +284,118 @@ def test_malformed_calls_stay_text(form: str, text: str) -> None:
     items = [*parser.feed(text), *parser.finish()]
     assert items == [text]
     assert parser.malformed == 1
+
+
+@pytest.mark.parametrize("prefix", ["", "r", "u"])
+@pytest.mark.parametrize("quote", ['"', "'", '"""', "'''"])
+def test_texts_in_code_may_be_long_and_code_may_not(prefix: str, quote: str) -> None:
+    long = "1.5+" * 50_000
+    _, calls = parse_tool_calls(f"[now(a={prefix}{quote}{long}{quote}, b='x')]", FORMATS["pythonic"], TOOLS)
+    assert check_calls(calls) == [("now", {"a": long, "b": "x"})]
+
+    for code in (f"[now(a={long}1)]", f"[now(a=f{quote}{{{long}1}}{quote})]", f"[now(a='', b={long}1, c='')]"):
+        assert parse_tool_calls(code, FORMATS["pythonic"], TOOLS) == (code, ())
+
+
+@pytest.mark.parametrize("end", ["<|call|>", "<|end|>", "<|return|>", "<|start|>"])
+def test_an_empty_message_that_has_ended_is_an_empty_object(end: str) -> None:
+    head = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>"
+    _, calls = parse_tool_calls(head + end, FORMATS["channels"])
+    assert calls == (Call("now", "{}"),)
+
+
+def test_any_number_of_calls_in_a_row() -> None:
+    parser = ToolCallParser(FORMATS["llama3_json"], TOOLS)
+    items = parser.feed('{"name": "now", "parameters": {}}; ' * 2000)
+    assert items == [Call("now", "{}")] * 2000
+    assert parser.finish() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        ('{"name": "now"};', "", 1),
+        ('{"name": "now"} ;\n', "", 1),
+        ('{"name": "now"}; and', "; and", 1),
+        ('{"name": "now"};{"a": 1}', ';{"a": 1}', 1),
+        ('{"name": "now"};{"name": "rm"}', ';{"name": "rm"}', 1),
+        ('{"name": "now"};{"name": ', ';{"name": ', 1),
+        ('{"name": "now"} {"name": "now"}', "", 2),
+        ('<|python_tag|>{"name": "rm"}; {"name": "now"}', "", 2),
+        (";", ";", 0),
+        (';{"name": "now"}', ';{"name": "now"}', 0),
+    ],
+)
+def test_semicolons_stand_between_calls_only(text: str, content: str, calls: int) -> None:
+    form = FORMATS["llama3_json"]
+    found = parse_tool_calls(text, form, TOOLS)
+    assert (found[0], len(found[1])) == (content, calls)
+    assert streamed(list(text), form) == found
+
+
+def test_escaped_texts_may_hold_anything() -> None:
+    text = "<start_function_call>call:now{a:<escape>0\0, b:1<escape>,c:<escape>\\1<escape>,d:2}<end_function_call>"
+    _, calls = parse_tool_calls(text, FORMATS["function_gemma"], TOOLS)
+    assert check_calls(calls) == [("now", {"a": "0\0, b:1", "c": "\\1", "d": 2})]
+
+
+INTEGER = {"type": "integer"}
+DEFS = {"N": INTEGER, "S": {"type": "string"}, "Loop": {"$ref": "#/$defs/Loop"}, "a/b": INTEGER,
+        "Arguments": {"properties": {"n": INTEGER}}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("schema", "written", "value"),
+    [
+        (INTEGER, "5", 5),
+        ({"anyOf": [INTEGER, {"type": "null"}]}, "5", 5),
+        ({"anyOf": [INTEGER, {"type": "null"}]}, "null", None),
+        ({"oneOf": [{"type": "number"}]}, "5", 5),
+        ({"allOf": [INTEGER]}, "5", 5),
+        ({"allOf": [{"$ref": "#/$defs/N"}, {"title": "x"}]}, "5", 5),
+        ({"$ref": "#/$defs/N"}, "5", 5),
+        ({"$ref": "#/$defs/a~1b"}, "5", 5),
+        ({"$ref": "#/$defs/S"}, "5", "5"),
+        ({"$ref": "#/$defs/Loop"}, "5", "5"),
+        ({"$ref": "#/nothing"}, "5", "5"),
+        ({"enum": [5, 6]}, "5", 5),
+        ({"enum": [5, "auto"]}, "auto", "auto"),
+        ({"enum": [5, "5"]}, "5", "5"),
+        ({"enum": ["a", "b"]}, "5", "5"),
+        ({"const": 5}, "5", 5),
+        ({"const": "5"}, "5", "5"),
+        ({"const": None}, "null", None),
+        ({"type": ["integer", "string"]}, "5", "5"),
+        ({"type": ["integer", "null"]}, "5", 5),
+        ({"anyOf": [INTEGER, {"type": "string"}]}, "5", "5"),
+        ({"anyOf": [{"$ref": "#/$defs/N"}, {"type": "array", "items": INTEGER}]}, "[5]", [5]),
+        ({"type": "boolean"}, "true", True),
+        ({"description": "any"}, "5", "5"),
+        (True, "5", "5"),
+        ({}, "5", "5"),
+    ],
+)
+def test_xml_values_have_the_type_of_their_schema(schema: object, written: str, value: object) -> None:
+    parameters = {"type": "object", "properties": {"n": schema}, "$defs": DEFS}
+    text = f"<tool_call>\n<function=f>\n<parameter=n>\n{written}\n</parameter>\n</function>\n</tool_call>"
+    _, calls = parse_tool_calls(text, FORMATS["hermes"], [{"name": "f", "parameters": parameters}])
+    assert check_calls(calls) == [("f", {"n": value})]
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"$ref": "#/$defs/Arguments"},
+        {"allOf": [{"$ref": "#/$defs/Arguments"}, {"properties": {"m": {"type": "string"}}}]},
+        {"anyOf": [{"properties": {"m": INTEGER}}, {"$ref": "#/$defs/Arguments"}]},
+        {"additionalProperties": INTEGER},
+    ],
+)
+def test_xml_values_are_known_wherever_their_schema_stands(parameters: dict[str, object]) -> None:
+    text = "<tool_call><function=f><parameter=n>5</parameter><parameter=x y>7</parameter></function></tool_call>"
+    _, calls = parse_tool_calls(text, FORMATS["hermes"], [{"name": "f", "parameters": {**parameters, "$defs": DEFS}}])
+    other = 7 if "additionalProperties" in parameters else "7"
+    assert check_calls(calls) == [("f", {"n": 5, "x y": other})]
 
 
 def test_a_broken_block_does_not_hide_the_next() -> None:
@@ -281,6 +416,17 @@ def test_lone_surrogates_stay_escaped() -> None:
         '<tool_call>{"name": "now", "arguments": {"a": "\\ud83d"}}</tool_call>', FORMATS["hermes"]
     )
     assert calls[0].arguments == '{"a": "\\ud83d"}'
+
+
+@pytest.mark.parametrize(("form", "text"), [
+    ("hermes", '<tool_call>{"name": "now", "arguments": {"a": %s}}</tool_call>'),
+    ("pythonic", "[now(a=%s)]"),
+])  # fmt: skip
+def test_arguments_have_at_most_a_hundred_levels(form: str, text: str) -> None:
+    for levels, count in ((98, 1), (99, 1), (100, 0), (150, 0), (900, 0)):
+        whole = text % ("[" * levels + "]" * levels)
+        content, calls = parse_tool_calls(whole, FORMATS[form], TOOLS)
+        assert (len(calls), content) == (count, "" if count else whole), levels
 
 
 def test_ids_of_the_model_are_kept() -> None:

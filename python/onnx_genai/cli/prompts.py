@@ -120,7 +120,9 @@ def request_for(
         from onnx_genai.pipelines.chat import ChatRequest
 
         chat = ChatRequest(response_format=grammar)
-        form, grammar = chat.answer_form(llm.abilities, text, None)
+        # Every text here ends with what the template writes behind a message of the user.
+        inside = llm.opens_reasoning(text, [{"role": "user", "content": "Hello"}])
+        form, grammar = chat.answer_form(llm.abilities, None, inside_reasoning=inside)
         visible = chat.visible_tokens(form, llm.abilities.special_tokens)
         if visible:
             params = dataclasses.replace(params, visible_special_tokens=visible)

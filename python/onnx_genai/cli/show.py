@@ -94,7 +94,7 @@ def _facts(package: ModelPackage, graph: dict[str, Any]) -> dict[str, Any]:
         "tokenizer": None if package.tokenizer_path is None else str(package.tokenizer_path),
         "chat_template": {
             "source": template.source or None,
-            "names": [*(["default"] if template.default is not None else []), *template.named],
+            "names": list(template.texts),
         },
         "decoder": graph["decoder"],
         "decoder_reason": graph["why"],

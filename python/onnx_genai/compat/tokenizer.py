@@ -207,11 +207,11 @@ class Tokenizer:
 
     def _template(self, text: str | None) -> ChatTemplate:
         stated = self._package.chat_template
-        if text is None and stated.default is None:
+        if text is None and not stated.texts:
             raise UnsupportedError(
                 f"{self._package.root} has no chat template; give one: apply_chat_template(..., template_str=TEXT)"
             )
-        source = {"default": text} if text is not None else {"default": stated.default or "", **stated.named}
+        source = stated.texts if text is None else text
         name = "template_str" if text is not None else stated.source
         return ChatTemplate(source, special_tokens=self._package.special_tokens, name=name)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from onnx_genai.errors import InvalidArgumentError
-from onnx_genai.grammar.lark import literal, regex_of
+from onnx_genai.grammar.lark import literal, regex_of, text_with_tokens
 from onnx_genai.grammar.schema import bounded_schema
 
 __all__ = ["GrammarSpec", "choice", "json_object", "json_schema", "lark", "regex", "structural_tags"]
@@ -92,13 +92,23 @@ def choice(options: Sequence[str]) -> GrammarSpec:
     return GrammarSpec("lark", f"start: CHOICE\nCHOICE: {texts}\n")
 
 
-def structural_tags(tags: Sequence[Mapping[str, Any]], triggers: Sequence[str]) -> GrammarSpec:
+def structural_tags(
+    tags: Sequence[Mapping[str, Any]], triggers: Sequence[str], *, special: Mapping[str, int] | None = None
+) -> GrammarSpec:
     """Free text with tagged pieces: once a trigger is written, one of its tags must follow.
 
     Args:
         tags: Each with ``begin``, ``schema`` (a JSON schema) and ``end``; ``begin`` starts with a trigger.
         triggers: Texts that oblige.
+        special: Texts and ids of the tokenizer's special tokens (``llm.tokenizer.special_tokens``). Without them a mark
+            such as ``<tool_call>`` is plain text: the model's own token of that name is never allowed, and what it
+            would have written there is lost.
+
+    Raises:
+        InvalidArgumentError: An argument has a wrong form, a tag begins with no trigger, or a trigger has a special
+            token beside other text, or a part of one.
     """
+    special = special or {}
     for name, given, kind in (("tags", tags, Mapping), ("triggers", triggers, str)):
         if not isinstance(given, Sequence) or not given or not all(isinstance(each, kind) for each in given):
             what = "mappings" if kind is Mapping else "texts"
@@ -114,16 +124,27 @@ def structural_tags(tags: Sequence[Mapping[str, Any]], triggers: Sequence[str]) 
         trigger = next((each for each in triggers if each and begin.startswith(each)), None)
         if trigger is None:
             raise InvalidArgumentError(f"structural tag {number} begins with {begin!r}, which starts with no trigger")
-        rest = literal(begin[len(trigger) :]) + " " if begin != trigger else ""
-        body = json_schema(tag.get("schema", {})).as_rule()
-        ending = f" {literal(end)}" if end else ""
-        rules.append(
-            f"head_{number}[lazy]: TEXT {literal(trigger)}\ntag_{number}: head_{number} {rest}body_{number}{ending}"
-        )
-        rules.append(f"body_{number}: {body}")
+        head = _trigger_rule(begin, trigger, special)
+        parts = [f"head_{number}", text_with_tokens(begin[len(trigger) :], special), f"body_{number}"]
+        parts.append(text_with_tokens(end, special))
+        rules.append(f"head_{number}{head}\ntag_{number}: {' '.join(part for part in parts if part)}")
+        rules.append(f"body_{number}: {json_schema(tag.get('schema', {})).as_rule()}")
         names.append(f"tag_{number}")
     lines = [f"start: ({' | '.join(names)})* rest", "rest: TEXT", r"TEXT: /(.|\n)*/", *rules]
     return GrammarSpec("lark", "\n".join(lines) + "\n")
+
+
+def _trigger_rule(begin: str, trigger: str, special: Mapping[str, int]) -> str:
+    """What follows the name of a rule for free text up to a trigger, which may be a special token."""
+    if trigger in special:
+        return f": TEXT <[{special[trigger]}]>"
+    mark = next((each for each in special if each and 0 <= begin.find(each) < len(trigger)), None)
+    if mark is not None:
+        raise InvalidArgumentError(
+            f"the trigger {trigger!r} has a part of the special token {mark!r} of {begin!r}; take the token alone as "
+            "the trigger, or a trigger that ends in front of it"
+        )
+    return f"[lazy]: TEXT {literal(trigger)}"
 
 
 def _check_text(name: str, value: object) -> None:

@@ -147,7 +147,12 @@ class ChatTemplateSource:
     named: Mapping[str, str] = field(default_factory=dict)
     """Further templates by name, for example ``tool_use``."""
     source: str = ""
-    """File and key of the default."""
+    """File and key of the default, or of the named ones where there is none."""
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """All of them by name, ``default`` first; empty if the package has none."""
+        return {**({} if self.default is None else {"default": self.default}), **self.named}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,7 @@ def read_chat_template(folder: PackageFolder, tokenizer: Fields | None, warnings
         places.append((texts, fields.where("chat_template")))
     first = next((texts for texts, _ in places if texts), {})
     default, source = next(((texts["default"], where) for texts, where in places if "default" in texts), (None, ""))
+    source = source or next((where for texts, where in places if texts), "")
     for texts, where in places:
         if texts.get("default", default) != default:
             warnings.append(f"{where} differs from {source}, which is used")

@@ -14,6 +14,7 @@ from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.grammar import GrammarSpec
 from onnx_genai.pipelines.answer import AnswerForm, AnswerParser
 from onnx_genai.reasoning import ReasoningMarkers, find_markers
+from onnx_genai.template import ChatTemplate
 from onnx_genai.tools import FORMATS, ToolFormat, detect_format, get_format
 from onnx_genai.types import ChatChunk, Choice, Chunk, Result, SamplingParams, ToolCall
 
@@ -36,12 +37,13 @@ class ChatAbilities:
 
     @classmethod
     def of(
-        cls, template_source: str, special_tokens: Mapping[str, int], added_tokens: Collection[str]
+        cls, template: ChatTemplate | None, special_tokens: Mapping[str, int], added_tokens: Collection[str]
     ) -> ChatAbilities:
-        """Looks at the template first, then at the tokens."""
+        """Looks at the templates first, then at the tokens: for calls at the template that is given the tools."""
+        usual, with_tools = ("" if template is None else template.source_for(tools=tools) for tools in (False, True))
         return cls(
-            reasoning=find_markers(template_source, added_tokens),
-            tool_format=detect_format(template_source, added_tokens),
+            reasoning=find_markers(usual) or find_markers(with_tools, added_tokens),
+            tool_format=detect_format(with_tools, added_tokens),
             special_tokens=special_tokens,
         )
 
@@ -143,23 +145,24 @@ class ChatRequest:
         return shown or FORMATS[DEFAULT_FORMAT]
 
     def answer_form(
-        self, abilities: ChatAbilities, prompt: str, tool_format: ToolFormat | None
+        self, abilities: ChatAbilities, tool_format: ToolFormat | None, *, inside_reasoning: bool
     ) -> tuple[AnswerForm, GrammarSpec | None]:
         """How answers are taken apart, and the grammar that they must follow.
 
         Args:
             abilities: What the model does.
-            prompt: The rendered prompt, which may have opened the reasoning.
             tool_format: How calls are written; None when no tools are offered.
+            inside_reasoning: The prompt has opened the reasoning already.
         """
         markers = abilities.reasoning
-        inside = markers is not None and markers.opened_by(prompt)
         spec = self._grammar(tool_format, abilities.special_tokens)
         if spec is not None and markers is not None and not markers.repeats:
             spec = grammar.after_reasoning(
-                spec, start=markers.start, end=markers.end, inside=inside, special=abilities.special_tokens
+                spec, start=markers.start, end=markers.end, inside=inside_reasoning, special=abilities.special_tokens
             )
-        form = AnswerForm(reasoning=markers, inside_reasoning=inside, tool_format=tool_format, tools=self.offered_tools)
+        form = AnswerForm(
+            reasoning=markers, inside_reasoning=inside_reasoning, tool_format=tool_format, tools=self.offered_tools
+        )
         return form, spec
 
     @staticmethod
@@ -208,8 +211,8 @@ class PreparedChat:
         calls = tuple(piece.tool_call for piece in pieces if piece.tool_call is not None)
         parsed = None
         if self.parse_type is not None and not calls:
-            # An answer that was cut off stays text.
-            with contextlib.suppress(ValueError):
+            # An answer that was cut off, or is nested deeper than Python goes, stays text.
+            with contextlib.suppress(ValueError, RecursionError):
                 parsed = grammar.parse_as(self.parse_type, text)
         return dataclasses.replace(
             choice, text=text, reasoning=reasoning if parser.has_reasoning else None, tool_calls=calls, parsed=parsed

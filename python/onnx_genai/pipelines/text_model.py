@@ -39,6 +39,8 @@ ChatMessage = Mapping[str, Any]
 """A message as chat templates take it: ``role`` and ``content``, and whatever else the template reads."""
 
 _TEMPLATE_ARGUMENTS = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
+_TAKEN_NAMES = {"self", "control_texts"}
+"""Of template variables: taken by jinja and by this package."""
 
 
 class TextModel:
@@ -210,8 +212,28 @@ class TextModel:
     @cached_property
     def abilities(self) -> ChatAbilities:
         """What the model does in a chat: marks of its reasoning, the format of its tool calls."""
-        source = "" if self.template is None else self.template.source
-        return ChatAbilities.of(source, self.tokenizer.special_tokens, self.tokenizer.added_tokens)
+        return ChatAbilities.of(self.template, self.tokenizer.special_tokens, self.tokenizer.added_tokens)
+
+    def opens_reasoning(
+        self,
+        prompt: str,
+        messages: Sequence[ChatMessage],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Whether a prompt, rendered from these messages, ends inside reasoning that the template itself has opened.
+
+        A mark that somebody wrote in a message opens nothing.
+        """
+        markers = self.abilities.reasoning
+        if markers is None or not markers.opened_by(prompt):
+            return False
+        return markers.opened_by(
+            self._needed_template().generation_prompt(
+                messages, tools=tools, **_checked_template_kwargs(template_kwargs)
+            )
+        )
 
     def prepare_chat(
         self,
@@ -229,13 +251,20 @@ class TextModel:
         """
         prompt = self._guarded(messages, tools=request.offered_tools or None, template_kwargs=template_kwargs)
         tool_format = None
+        shown_tools: Sequence[Mapping[str, Any]] | None = None
         if request.offered_tools:
-            shows_tools = prompt.text != self.render(messages, template_kwargs=template_kwargs)
+            # A package may have a template for requests with tools only, which is made to show them.
+            shows_tools = not self._needed_template().source_for(tools=False) or prompt.text != self.render(
+                messages, template_kwargs=template_kwargs
+            )
             tool_format = request.format_of_calls(self.abilities.tool_format if shows_tools else None)
-            if not shows_tools:
+            if shows_tools:
+                shown_tools = request.offered_tools
+            else:
                 described = tools_as_text(request.offered_tools, tool_format)
                 prompt = self._guarded_with(described, messages, template_kwargs)
-        form, grammar = request.answer_form(self.abilities, prompt.text, tool_format)
+        inside = self.opens_reasoning(prompt.text, messages, tools=shown_tools, template_kwargs=template_kwargs)
+        form, grammar = request.answer_form(self.abilities, tool_format, inside_reasoning=inside)
         ids, own = self.prepared(self._chat_ids(prompt), params)
         visible = request.visible_tokens(form, self.abilities.special_tokens)
         if visible:
@@ -439,17 +468,13 @@ def locate(model: str | Path) -> Path:
 
 def _template(source: package.ModelPackage) -> ChatTemplate | None:
     template = source.chat_template
-    if template.default is None:
+    if not template.texts:
         return None
-    return ChatTemplate(
-        {"default": template.default, **template.named},
-        special_tokens=source.special_tokens,
-        name=template.source,
-    )
+    return ChatTemplate(template.texts, special_tokens=source.special_tokens, name=template.source)
 
 
 def _checked_template_kwargs(given: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Further variables of the template; a name that ``render`` has as its own parameter is refused."""
+    """Further variables of the template; names that mean something else here are refused."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
@@ -457,4 +482,9 @@ def _checked_template_kwargs(given: Mapping[str, Any] | None) -> Mapping[str, An
     own = sorted(_TEMPLATE_ARGUMENTS & given.keys())
     if own:
         raise InvalidArgumentError(f"template_kwargs has {', '.join(own)}; give {own[0]} as an argument of its own")
+    taken = sorted(_TAKEN_NAMES & given.keys())
+    if taken:
+        raise InvalidArgumentError(
+            f"template_kwargs has {', '.join(taken)}, which no variable of a template may be named"
+        )
     return given

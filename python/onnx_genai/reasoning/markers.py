@@ -18,7 +18,10 @@ class ReasoningMarkers:
     """Reasoning may come again after an answer has begun."""
 
     def opened_by(self, prompt: str) -> bool:
-        """Whether the prompt ends inside reasoning: its last mark is an opening one."""
+        """Whether the prompt ends inside reasoning: its last mark is an opening one.
+
+        Give what the template wrote; a message may be about the mark.
+        """
         opened = prompt.rfind(self.start)
         return opened >= 0 and prompt.find(self.end, opened + len(self.start)) < 0
 

@@ -8,7 +8,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any
 
-import jinja2
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
 from onnx_genai.errors import InvalidArgumentError, PackageError
@@ -99,6 +98,13 @@ class ChatTemplate:
         """Jinja source of the default template (of the only one, if it has another name)."""
         return self._select(tools=False).source
 
+    def source_for(self, *, tools: bool) -> str:
+        """Jinja source of the template that renders requests with or without tools; empty if there is none."""
+        try:
+            return self._select(tools=tools).source
+        except PackageError:
+            return ""
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the templates; a single one is ``default``."""
@@ -121,6 +127,7 @@ class ChatTemplate:
 
     def render(
         self,
+        /,
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -153,6 +160,7 @@ class ChatTemplate:
 
     def render_guarded(
         self,
+        /,
         messages: Sequence[Mapping[str, Any]],
         *,
         control_texts: Iterable[str],
@@ -198,6 +206,43 @@ class ChatTemplate:
                 "the prompt; remove control strings such as '<|im_start|>' from the messages"
             )
         return prompt
+
+    def generation_prompt(
+        self,
+        /,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        **template_kwargs: Any,
+    ) -> str:
+        """What the template itself writes at the end of a prompt: the header of the answer, and all that it opens.
+
+        Nothing of it comes from the messages. It is what ``add_generation_prompt`` adds; of a template that does not
+        look at that, what stands behind the text of the last message. Empty if neither can be told.
+
+        Args:
+            messages: As :meth:`render`.
+            tools: As :meth:`render`.
+            documents: As :meth:`render`.
+            **template_kwargs: As :meth:`render`.
+
+        Raises:
+            InvalidArgumentError: As :meth:`render`.
+            PackageError: As :meth:`render`.
+        """
+        template, variables = self._prepared(messages, tools, documents, True, False, template_kwargs)
+        whole = template.render(variables)
+        try:
+            without = template.render({**variables, "add_generation_prompt": False})
+            if whole != without and whole.startswith(without):
+                return whole[len(without) :]
+            template, variables = self._prepared(messages, tools, documents, True, True, template_kwargs)
+            behind = template.render({**variables, "add_generation_prompt": True})
+        except InvalidArgumentError:
+            return ""  # without the header or with a mark in its text the template refuses the conversation
+        _, mark, tail = behind.rpartition(_FINAL_MARK)
+        return tail if mark else ""
 
     def _prepared(
         self,
@@ -325,14 +370,15 @@ class _Template:
             raise PackageError(
                 f"the chat template does what a template may not do: {_short(error)} ({self._place(error)})"
             ) from error
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
-            raise InvalidArgumentError(
-                f"the chat template cannot take these messages: {_short(error)} ({self._place(error)}); "
-                "check their roles and content, and the variables it expects"
-            ) from error
         except (RecursionError, MemoryError) as error:
             raise InvalidArgumentError(
                 f"the chat template does too much on these messages: {type(error).__name__} ({self._place(error)})"
+            ) from error
+        # Filters and methods raise whatever Python has: TypeError, LookupError, AssertionError, StopIteration, ...
+        except Exception as error:
+            raise InvalidArgumentError(
+                f"the chat template cannot take these messages: {_short(error) or type(error).__name__} "
+                f"({self._place(error)}); check their roles and content, and the variables it expects"
             ) from error
 
     def _parse(self) -> tuple[Jinja2Engine, MinijinjaEngine | None]:
@@ -341,8 +387,11 @@ class _Template:
                 reference = Jinja2Engine(self.source, clock=self._clock)
             except TemplateSyntaxError as error:
                 raise PackageError(f"{self._name}: line {error.lineno}: {_short(error.message)}") from error
-            except RecursionError as error:
+            except (RecursionError, MemoryError) as error:
                 raise PackageError(f"{self._name}: is nested too deeply") from error
+            except (SyntaxError, ValueError) as error:
+                # Of the Python code that jinja2 makes: too many blocks in one another, a number that is too long.
+                raise PackageError(f"{self._name}: {_short(error)}") from error
             tree = reference.tree
             fast = MinijinjaEngine(self.source, tree, clock=self._clock) if is_portable(self.source, tree) else None
             self._engines = (reference, fast)

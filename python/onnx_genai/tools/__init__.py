@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from onnx_genai.tools.calls import Call, Region, ToolFormat, ToolSchemas
+from onnx_genai.tools.calls import Call, Region, ToolFormat
 from onnx_genai.tools.formats import FORMATS, detect_format, get_format
+from onnx_genai.tools.schemas import ToolSchemas
 from onnx_genai.tools.stream import ToolCallParser, parse_tool_calls
 
 __all__ = [

@@ -9,22 +9,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from onnx_genai.tools.scan import Scan
+from onnx_genai.tools.schemas import ToolSchemas
+
 __all__ = [
     "Call",
     "Region",
     "ToolFormat",
-    "ToolSchemas",
     "arguments_text",
     "call_from_object",
     "calls_from_json",
-    "could_be",
-    "json_end",
     "load_json",
-    "skip_space",
 ]
 
+MAX_DEPTH = 100
+"""Levels of arguments: no more can be given back to the model with the next request."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_OPEN, _CLOSE = "{[", "}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +49,6 @@ class Region:
     """Marks that are neither text nor a call."""
 
 
-class ToolSchemas:
-    """The tools of a request: which names exist, and which type a parameter has."""
-
-    def __init__(self, tools: Sequence[Mapping[str, Any]] = ()) -> None:
-        """``tools`` are OpenAI's objects, with or without the ``function`` level."""
-        self._parameters: dict[str, Mapping[str, Any]] = {}
-        for tool in tools:
-            function = tool.get("function", tool)
-            if isinstance(function, Mapping) and isinstance(function.get("name"), str):
-                parameters = function.get("parameters")
-                self._parameters[function["name"]] = parameters if isinstance(parameters, Mapping) else {}
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._parameters
-
-    def is_text(self, function: str, parameter: str) -> bool:
-        """Whether the parameter's schema says that a string is what is wanted; unknown parameters are texts."""
-        properties = self._parameters.get(function, {}).get("properties")
-        schema = properties.get(parameter) if isinstance(properties, Mapping) else None
-        if not isinstance(schema, Mapping) or "type" not in schema:
-            return True
-        kinds = schema["type"]
-        return kinds == "string" or (isinstance(kinds, list) and "string" in kinds)
-
-
 class ToolFormat(Protocol):
     """How a family of models writes calls. Stateless."""
 
@@ -90,54 +65,23 @@ class ToolFormat(Protocol):
         ...
 
     @property
+    def after_call(self) -> tuple[str, ...]:
+        """Texts that begin a region when nothing but white space stands between them and a call."""
+        ...
+
+    @property
     def marks(self) -> tuple[str, ...]:
         """All texts of the format that may be special tokens of a tokenizer."""
         ...
 
-    def parse(self, text: str, tools: ToolSchemas, *, at_end: bool) -> Region | None:
-        """Reads the region that ``text`` begins with.
+    def parse(self, text: str, tools: ToolSchemas, scan: Scan, *, at_end: bool) -> Region | None:
+        """Reads the region that ``text`` begins with. Raises nothing, whatever a model writes.
 
         Returns None while more text is needed, which is never the case ``at_end``. A region does not change when more
-        text follows, so that a stream gives what the whole text gives.
+        text follows, so that a stream gives what the whole text gives. Until then ``scan`` is the same at every
+        call for a region, so that what was looked through once is not looked through again.
         """
         ...
-
-
-def skip_space(text: str, position: int) -> int:
-    """Index of the first character from ``position`` on that is no white space."""
-    while position < len(text) and text[position] in " \t\r\n":
-        position += 1
-    return position
-
-
-def could_be(mark: str, text: str) -> bool:
-    """Whether ``text`` begins with the mark, or may do so when more of it comes."""
-    return text.startswith(mark) or mark.startswith(text)
-
-
-def json_end(text: str, start: int) -> int | None:
-    """Index behind the JSON object or array that begins at ``start``; None if it is not closed.
-
-    Only brackets and strings are looked at: whether it is JSON is for :func:`load_json`.
-    """
-    depth, inside, position = 0, False, start
-    while position < len(text):
-        char = text[position]
-        if inside:
-            if char == "\\":
-                position += 1
-            elif char == '"':
-                inside = False
-        elif char == '"':
-            inside = True
-        elif char in _OPEN:
-            depth += 1
-        elif char in _CLOSE:
-            depth -= 1
-            if depth <= 0:
-                return position + 1
-        position += 1
-    return None
 
 
 def load_json(text: str) -> Any:
@@ -148,7 +92,7 @@ def load_json(text: str) -> Any:
     """
     try:
         return json.loads(text, parse_constant=_refuse, parse_float=_finite)
-    except RecursionError as error:
+    except (RecursionError, MemoryError) as error:
         raise ValueError("nested too deeply") from error
 
 
@@ -164,7 +108,10 @@ def _finite(word: str) -> float:
 
 
 def arguments_text(value: Any) -> str | None:
-    """JSON text of the arguments; None if they are no object. A text that holds an object is taken as that object."""
+    """JSON text of the arguments; None if they are no object, or one that is nested deeper than :data:`MAX_DEPTH`.
+
+    A text that holds an object is taken as that object.
+    """
     if isinstance(value, str):
         try:
             value = load_json(value)
@@ -172,10 +119,27 @@ def arguments_text(value: Any) -> str | None:
             return None
     if value is None:
         value = {}
-    if not isinstance(value, Mapping):
+    if not isinstance(value, Mapping) or _is_deep(value):
         return None
-    text = json.dumps(value, ensure_ascii=False)
-    return json.dumps(value) if _SURROGATE.search(text) else text
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return json.dumps(value, allow_nan=False) if _SURROGATE.search(text) else text
+    except ValueError:
+        return None  # a number of too many digits
+
+
+def _is_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for each in level
+            if isinstance(each, (Mapping, list, tuple))
+            for item in (each.values() if isinstance(each, Mapping) else each)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def call_from_object(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-from onnx_genai.tools.calls import Call, Region, ToolSchemas, arguments_text, load_json
+from onnx_genai.tools.calls import Call, Region, arguments_text, load_json
+from onnx_genai.tools.scan import Scan
+from onnx_genai.tools.schemas import ToolSchemas
 
 __all__ = ["Channels"]
 
@@ -21,21 +23,21 @@ class Channels:
     openers = ("<|start|>", "<|channel|>", "<|end|>", "<|return|>")
     marks = (*openers, "<|message|>", "<|constrain|>", "<|call|>")
     at_start: tuple[str, ...] = ()
+    after_call: tuple[str, ...] = ()
     _head = re.compile(
-        r"(?:<\|start\|>assistant)?(?:\s*to=(?P<early>[\w.\-]+))?\s*"
-        r"(?:<\|channel\|>(?P<channel>\w+)(?:\s+to=(?P<late>[\w.\-]+))?)?"
-        r"\s*(?:<\|constrain\|>)?\s*(?P<kind>\w+)?\s*<\|message\|>"
+        r"(?:<\|start\|>assistant)?(?:\s*to=(?P<early>[\w.\-]+))?"
+        r"(?:\s*<\|channel\|>(?P<channel>\w+)(?:\s+to=(?P<late>[\w.\-]+))?)?"
+        r"(?:\s*<\|constrain\|>)?(?:\s*(?P<kind>\w+))?\s*<\|message\|>"
     )
     _head_limit = 300
     _ends = ("<|call|>", "<|end|>", "<|return|>", "<|start|>")
 
-    def parse(self, text: str, tools: ToolSchemas, *, at_end: bool) -> Region | None:
+    def parse(self, text: str, tools: ToolSchemas, scan: Scan, *, at_end: bool) -> Region | None:
         for mark in ("<|end|>", "<|return|>"):
             if text.startswith(mark):
                 return Region(len(mark), silent=True)
         opener = next(mark for mark in self.openers if text.startswith(mark))
-        message = text.find("<|message|>")
-        if message < 0:
+        if text.find("<|message|>", 0, self._head_limit) < 0:
             return None if not at_end and len(text) < self._head_limit else Region(len(opener))
         head = self._head.match(text)
         if head is None:
@@ -43,16 +45,18 @@ class Channels:
         recipient = head["early"] or head["late"]
         if recipient is None:
             return Region(head.end(), silent=True)
-        found = [place for place in (text.find(mark, head.end()) for mark in self._ends) if place >= 0]
-        if not found and not at_end:
+        found = scan.find(text, head.end(), *self._ends)
+        if found < 0 and not at_end:
             return None
-        end = min(found, default=len(text))
+        end = len(text) if found < 0 else found
         length = end + len("<|call|>") if text.startswith("<|call|>", end) else end
-        if not found:
+        if found < 0:
             # Without <|call|> the message may be cut off, but a whole object is a whole call.
             length = len(text)
         try:
-            arguments = arguments_text(load_json(text[head.end() : end].strip() or "{}"))
+            # Nothing at all is an empty object, but only of a message that has ended.
+            body = text[head.end() : end].strip() or ("" if found < 0 else "{}")
+            arguments = arguments_text(load_json(body))
         except ValueError:
             arguments = None
         name = recipient.removeprefix("functions.")

@@ -5,17 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from onnx_genai.tools.calls import (
-    Call,
-    Region,
-    ToolSchemas,
-    arguments_text,
-    calls_from_json,
-    could_be,
-    json_end,
-    load_json,
-    skip_space,
-)
+from onnx_genai.tools.calls import Call, Region, arguments_text, calls_from_json, load_json
+from onnx_genai.tools.scan import Scan, could_be, skip_space
+from onnx_genai.tools.schemas import ToolSchemas
 
 __all__ = ["CommandR", "DeepSeek", "Hermes", "JsonList", "Mistral"]
 
@@ -32,6 +24,7 @@ class JsonList:
     """A mark, a JSON object or a list of them, and perhaps a closing mark."""
 
     at_start: tuple[str, ...] = ()
+    after_call: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -50,28 +43,33 @@ class JsonList:
         self._name_keys = tuple(name_keys)
         self._argument_keys = tuple(argument_keys)
 
-    def parse(self, text: str, tools: ToolSchemas, *, at_end: bool) -> Region | None:
+    def parse(self, text: str, tools: ToolSchemas, scan: Scan, *, at_end: bool) -> Region | None:
         opener, closer = self.openers[0], self._closer
         start = skip_space(text, len(opener))
         if start == len(text):
             return Region(len(text)) if at_end else None
         if text[start] not in "[{":
             return Region(len(opener))
-        end = json_end(text, start)
+        end = scan.json_end(text, start)
         if end is None:
             return _broken(text, closer, start, at_end=True) if at_end else None
-        calls = calls_from_json(text[start:end], name_keys=self._name_keys, argument_keys=self._argument_keys)
-        if not closer:
-            return Region(end, calls)
-        close = skip_space(text, end)
-        if text.startswith(closer, close):
-            return Region(close + len(closer), calls)
-        if closer.startswith(text[close:]):
-            if not at_end:
+        close = end
+        if closer:
+            close = skip_space(text, end)
+            if text.startswith(closer, close):
+                close += len(closer)
+            elif not closer.startswith(text[close:]):
+                return _broken(text, closer, end, at_end=at_end)
+            elif not at_end:
                 return None
             # The end-of-turn token often stands where the mark should.
-            return Region(end, calls) if close == len(text) else Region(len(text))
-        return _broken(text, closer, end, at_end=at_end)
+            elif close == len(text):
+                close = end
+            else:
+                return Region(len(text))
+        return Region(
+            close, calls_from_json(text[start:end], name_keys=self._name_keys, argument_keys=self._argument_keys)
+        )
 
 
 class Hermes:
@@ -79,6 +77,7 @@ class Hermes:
 
     name = "hermes"
     at_start: tuple[str, ...] = ()
+    after_call: tuple[str, ...] = ()
     openers = ("<tool_call>",)
     marks = ("<tool_call>", "</tool_call>")
     _closer = "</tool_call>"
@@ -88,17 +87,17 @@ class Hermes:
     def __init__(self) -> None:
         self._json = JsonList(self.name, self.openers[0], self._closer)
 
-    def parse(self, text: str, tools: ToolSchemas, *, at_end: bool) -> Region | None:
+    def parse(self, text: str, tools: ToolSchemas, scan: Scan, *, at_end: bool) -> Region | None:
         start = skip_space(text, len(self.openers[0]))
         if start < len(text) and text[start] == "<":
-            return self._parse_xml(text, start, tools, at_end=at_end)
-        return self._json.parse(text, tools, at_end=at_end)
+            return self._parse_xml(text, start, tools, scan, at_end=at_end)
+        return self._json.parse(text, tools, scan, at_end=at_end)
 
-    def _parse_xml(self, text: str, start: int, tools: ToolSchemas, *, at_end: bool) -> Region | None:
+    def _parse_xml(self, text: str, start: int, tools: ToolSchemas, scan: Scan, *, at_end: bool) -> Region | None:
         # A value may hold the closing mark only after </function>, so that is what ends the block.
-        body = text.find("</function>", start)
+        body = scan.find(text, start, "</function>")
         if body < 0:
-            if at_end or not could_be("<function=", text[start:]):
+            if at_end or not could_be("<function=", text[start : start + len("<function=")]):
                 return _broken(text, self._closer, start, at_end=at_end)
             return None
         close = skip_space(text, body + len("</function>"))
@@ -126,7 +125,7 @@ class Hermes:
                 return None
             value = body[parameter.end() : end]
             value = value[:-1] if value.endswith("\n") else value
-            arguments[parameter[1].strip()] = _typed(value, text=tools.is_text(name, parameter[1].strip()))
+            arguments[parameter[1].strip()] = _typed(value, text=tools.is_text(name, parameter[1].strip(), value))
             position = end + len("</parameter>")
         return _call(name, arguments)
 
@@ -151,14 +150,15 @@ class CommandR:
 
     name = "command_r"
     at_start: tuple[str, ...] = ()
+    after_call: tuple[str, ...] = ()
     openers = ("Action: ```json", "Action:```json")
     marks = openers
     _closer = "```"
 
-    def parse(self, text: str, tools: ToolSchemas, *, at_end: bool) -> Region | None:
+    def parse(self, text: str, tools: ToolSchemas, scan: Scan, *, at_end: bool) -> Region | None:
         opener = next(opener for opener in self.openers if text.startswith(opener))
         form = JsonList(self.name, opener, self._closer, name_keys=("tool_name",), argument_keys=("parameters",))
-        region = form.parse(text, tools, at_end=at_end)
+        region = form.parse(text, tools, scan, at_end=at_end)
         if region is None:
             return None
         wanted = tuple(call for call in region.calls if call.name != "directly_answer")
@@ -170,23 +170,24 @@ class Mistral:
 
     name = "mistral"
     at_start: tuple[str, ...] = ()
+    after_call: tuple[str, ...] = ()
     openers = ("[TOOL_CALLS]",)
     marks = ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]")
-    _head = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*(?:\[CALL_ID\]\s*([\w\-]+)\s*)?(?:\[ARGS\])?\s*(?=\{)")
+    _head = re.compile(r"\s*([A-Za-z_][\w.\-]*)(?:\s*\[CALL_ID\]\s*([\w\-]+))?(?:\s*\[ARGS\])?\s*(?=\{)")
     _head_begins = re.compile(r"\s*(?:[A-Za-z_][\w.\-]*\s*(?:\[[^{}]*)?)?")
 
-    def parse(self, text: str, tools: ToolSchemas, *, at_end: bool) -> Region | None:
+    def parse(self, text: str, tools: ToolSchemas, scan: Scan, *, at_end: bool) -> Region | None:
         opener = self.openers[0]
         start = skip_space(text, len(opener))
         if start == len(text):
             return Region(len(text)) if at_end else None
         if text[start] in "[{":
-            return JsonList(self.name, opener).parse(text, tools, at_end=at_end)
+            return JsonList(self.name, opener).parse(text, tools, scan, at_end=at_end)
         head = self._head.match(text, len(opener))
         if head is None:
             begun = self._head_begins.fullmatch(text, len(opener))
             return None if begun is not None and not at_end else Region(len(opener))
-        end = json_end(text, head.end())
+        end = scan.json_end(text, head.end())
         if end is None:
             return Region(len(text)) if at_end else None
         try:
@@ -201,14 +202,15 @@ class DeepSeek:
 
     name = "deepseek"
     at_start: tuple[str, ...] = ()
+    after_call: tuple[str, ...] = ()
     openers = ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>")
     _all_end = "<｜tool▁calls▁end｜>"
     _end = "<｜tool▁call▁end｜>"
     marks = (*openers, _all_end, _end, "<｜tool▁sep｜>")
-    _head = re.compile(r"\s*(?:function<｜tool▁sep｜>([^\n<]+)\n```json\n|([^\n<]+)<｜tool▁sep｜>\s*)(?=\{)")
+    _head = re.compile(r"\s*(?!\s)(?:function<｜tool▁sep｜>([^\n<]+)\n```json\n|([^\n<]+)<｜tool▁sep｜>\s*)(?=\{)")
     _head_begins = re.compile(r"\s*[^{}]{0,200}")
 
-    def parse(self, text: str, tools: ToolSchemas, *, at_end: bool) -> Region | None:
+    def parse(self, text: str, tools: ToolSchemas, scan: Scan, *, at_end: bool) -> Region | None:
         if text.startswith(self.openers[0]):
             # The outer marks carry nothing; each inner block is a region of its own.
             return Region(len(self.openers[0]), silent=True)
@@ -219,7 +221,7 @@ class DeepSeek:
             if begun is not None and not at_end:
                 return None
             return _broken(text, self._end, start, at_end=at_end)
-        end = json_end(text, head.end())
+        end = scan.json_end(text, head.end())
         if end is None:
             return _broken(text, self._end, start, at_end=at_end) if at_end else None
         close = skip_space(text, end)

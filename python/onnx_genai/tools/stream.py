@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnx_genai.tools.calls import Call, Region, ToolFormat, ToolSchemas
+from onnx_genai.tools.calls import Call, Region, ToolFormat
+from onnx_genai.tools.scan import Scan
+from onnx_genai.tools.schemas import ToolSchemas
 
 __all__ = ["ToolCallParser", "parse_tool_calls"]
 
@@ -27,6 +29,7 @@ class ToolCallParser:
         """``tools`` are those of the request, as OpenAI's objects."""
         self._form = form
         self._tools = ToolSchemas(tools)
+        self._scan = Scan()
         self._buffer = ""
         self._blank = ""
         """White space at the start or behind a call, which counts only if text follows."""
@@ -53,7 +56,7 @@ class ToolCallParser:
             self._buffer = self._buffer[start:]
             if not self._buffer or not certain:
                 break
-            region = self._form.parse(self._buffer, self._tools, at_end=at_end)
+            region = self._form.parse(self._buffer, self._tools, self._scan, at_end=at_end)
             if region is None:
                 break
             self._region(region, out)
@@ -66,9 +69,11 @@ class ToolCallParser:
         buffer = self._buffer
         if not self._any_text:
             start = len(buffer) - len(buffer.lstrip())
-            for opener in self._form.at_start:
+            for opener in (*self._form.at_start, *(self._form.after_call if self._any_call else ())):
                 if buffer.startswith(opener, start):
                     return start, True
+        if buffer.startswith(self._form.openers):
+            return 0, True
         best = len(buffer)
         for opener in self._form.openers:
             found = buffer.find(opener)
@@ -98,6 +103,7 @@ class ToolCallParser:
         out.append(text)
 
     def _region(self, region: Region, out: list[str | Call]) -> None:
+        self._scan = Scan()
         piece, self._buffer = self._buffer[: region.length], self._buffer[region.length :]
         if region.calls:
             self._blank = ""

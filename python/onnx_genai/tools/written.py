@@ -6,11 +6,23 @@ import ast
 import json
 import re
 
-from onnx_genai.tools.calls import Call, Region, ToolSchemas, arguments_text, calls_from_json, json_end, skip_space
+from onnx_genai.tools.calls import Call, Region, arguments_text, calls_from_json
+from onnx_genai.tools.scan import Scan, skip_space
+from onnx_genai.tools.schemas import ToolSchemas
 
 __all__ = ["FunctionGemma", "GemmaCode", "LlamaJson", "Pythonic"]
 
 _MAX_CODE = 1 << 20
+_MAX_CODE_BETWEEN_TEXTS = 1 << 15
+"""Characters outside of strings: Python 3.10 has no bound of its own on how deep `a.b.c` and `1+1+1` nest."""
+_STRING = re.compile(
+    r"([A-Za-z]{0,3})("
+    r'"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'
+    r"|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"
+    r'|"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
+    r"|'[^'\\\n]*(?:\\.[^'\\\n]*)*')",
+    re.DOTALL,
+)
 _NAMES = {"true": True, "false": False, "null": None}
 """Words of JSON that models write in Python calls."""
 
@@ -21,10 +33,11 @@ class Pythonic:
     name = "pythonic"
     openers: tuple[str, ...] = ()
     at_start: tuple[str, ...] = ("[",)
+    after_call: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
 
-    def parse(self, text: str, tools: ToolSchemas, *, at_end: bool) -> Region | None:
-        end = code_end(text, 0)
+    def parse(self, text: str, tools: ToolSchemas, scan: Scan, *, at_end: bool) -> Region | None:
+        end = scan.code_end(text, 0)
         if end is None:
             return Region(len(text)) if at_end else None
         calls = python_calls(text[:end])
@@ -42,42 +55,46 @@ class LlamaJson:
     openers = ("<|python_tag|>",)
     marks = openers
     at_start: tuple[str, ...] = ("{",)
+    after_call: tuple[str, ...] = (";",)
 
-    def parse(self, text: str, tools: ToolSchemas, *, at_end: bool) -> Region | None:
+    def parse(self, text: str, tools: ToolSchemas, scan: Scan, *, at_end: bool) -> Region | None:
+        if text.startswith(";"):
+            return self._next(text, tools, scan, at_end=at_end)
+        return self._one(text, tools, scan, at_end=at_end)
+
+    def _next(self, text: str, tools: ToolSchemas, scan: Scan, *, at_end: bool) -> Region | None:
+        """A semicolon behind a call: it belongs to the calls when another one or nothing follows."""
+        following = skip_space(text, 1)
+        if following == len(text):
+            return Region(following, silent=True) if at_end else None
+        if text[following] != "{":
+            return Region(1)
+        end = scan.json_end(text, following)
+        if end is None:
+            return Region(len(text)) if at_end else None
+        return Region(end, self._known(text[following:end], tools))
+
+    def _one(self, text: str, tools: ToolSchemas, scan: Scan, *, at_end: bool) -> Region | None:
         tagged = text.startswith(self.openers[0])
         start = skip_space(text, len(self.openers[0])) if tagged else 0
         if start == len(text):
             return Region(len(text)) if at_end else None
         if text[start] != "{":
-            return self._builtin(text, start, at_end=at_end)
-        end = json_end(text, start)
+            return self._builtin(text, start, scan, at_end=at_end)
+        end = scan.json_end(text, start)
         if end is None:
             return Region(len(text)) if at_end else None
-        calls = calls_from_json(text[start:end], argument_keys=("arguments", "parameters"))
-        if not tagged and not all(call.name in tools for call in calls):
-            calls = ()
-        if not calls:
-            return Region(end)
-        # A semicolon belongs to the call when another one follows.
-        after = skip_space(text, end)
-        if after == len(text) and not at_end:
-            return None
-        if after < len(text) and text[after] == ";":
-            following = skip_space(text, after + 1)
-            if following == len(text):
-                return Region(following, calls) if at_end else None
-            if text[following] == "{":
-                rest = self.parse(text[following:], tools, at_end=at_end)
-                if rest is None:
-                    return None
-                if rest.calls:
-                    return Region(following + rest.length, (*calls, *rest.calls))
-        return Region(end, calls)
+        return Region(end, calls_from_json(text[start:end]) if tagged else self._known(text[start:end], tools))
 
     @staticmethod
-    def _builtin(text: str, start: int, *, at_end: bool) -> Region | None:
+    def _known(text: str, tools: ToolSchemas) -> tuple[Call, ...]:
+        calls = calls_from_json(text)
+        return calls if all(call.name in tools for call in calls) else ()
+
+    @staticmethod
+    def _builtin(text: str, start: int, scan: Scan, *, at_end: bool) -> Region | None:
         opened = text.find("(", start)
-        end = None if opened < 0 else code_end(text, opened)
+        end = None if opened < 0 else scan.code_end(text, opened)
         if end is None:
             return Region(len(text)) if at_end else None
         calls = python_calls(text[start:end])
@@ -92,11 +109,12 @@ class GemmaCode:
     openers = ("```tool_code",)
     marks = openers
     at_start: tuple[str, ...] = ()
+    after_call: tuple[str, ...] = ()
     _closer = "\n```"
 
-    def parse(self, text: str, tools: ToolSchemas, *, at_end: bool) -> Region | None:
+    def parse(self, text: str, tools: ToolSchemas, scan: Scan, *, at_end: bool) -> Region | None:
         start = len(self.openers[0])
-        end = text.find(self._closer, start)
+        end = scan.find(text, start, self._closer)
         if end < 0:
             return Region(len(text)) if at_end else None
         return Region(end + len(self._closer), python_calls(text[start:end].strip()))
@@ -109,11 +127,13 @@ class FunctionGemma:
     openers = ("<start_function_call>",)
     marks = ("<start_function_call>", "<end_function_call>", "<escape>")
     at_start: tuple[str, ...] = ()
+    after_call: tuple[str, ...] = ()
     _closer = "<end_function_call>"
     _head = re.compile(r"\s*call:\s*([A-Za-z_][\w.\-]*)\s*\{")
     _escape = "<escape>"
+    _key = re.compile(r"([{,]\s*)([A-Za-z_][\w\-]*)\s*:")
 
-    def parse(self, text: str, tools: ToolSchemas, *, at_end: bool) -> Region | None:
+    def parse(self, text: str, tools: ToolSchemas, scan: Scan, *, at_end: bool) -> Region | None:
         start = len(self.openers[0])
         end = text.find(self._closer, start)
         # The closing mark may stand inside an escaped text.
@@ -133,41 +153,13 @@ class FunctionGemma:
         pieces = body[head.end() - 1 :].strip().split(self._escape)
         if len(pieces) % 2 == 0:
             return None
-        values: list[str] = []
-        out = []
-        for number, piece in enumerate(pieces):
-            if number % 2:
-                values.append(piece)
-                out.append(f"{len(values) - 1}\x00")
-            else:
-                out.append(re.sub(r"([{,]\s*)([A-Za-z_][\w\-]*)\s*:", r'\1"\2":', piece.replace("\x00", "")))
-        text = re.sub(r"(\d+)\x00", lambda found: json.dumps(values[int(found[1])]), "".join(out))
-        arguments = arguments_text(text)
+        if any("\0" in piece for piece in pieces[::2]):
+            return None
+        # A key may stand behind a text and its comma, so places are held for the texts while keys are looked for.
+        texts = iter(pieces[1::2])
+        text = self._key.sub(r'\1"\2":', "\0".join(pieces[::2]))
+        arguments = arguments_text(re.sub("\0", lambda _: json.dumps(next(texts)), text))
         return None if arguments is None else Call(head[1], arguments)
-
-
-def code_end(text: str, start: int) -> int | None:
-    """Index behind the bracket that closes the one at ``start``, past Python strings; None if it is not closed."""
-    depth, quote, position = 0, "", start
-    while position < len(text):
-        char = text[position]
-        if quote:
-            if char == "\\":
-                position += 1
-            elif text.startswith(quote, position):
-                position += len(quote) - 1
-                quote = ""
-        elif char in "\"'":
-            quote = char * 3 if text.startswith(char * 3, position) else char
-            position += len(quote) - 1
-        elif char in "([{":
-            depth += 1
-        elif char in ")]}":
-            depth -= 1
-            if depth <= 0:
-                return position + 1
-        position += 1
-    return None
 
 
 def python_calls(code: str) -> tuple[Call, ...]:
@@ -175,19 +167,21 @@ def python_calls(code: str) -> tuple[Call, ...]:
 
     Nothing is run: the code is parsed and only literals are read.
     """
-    if len(code) > _MAX_CODE or "\0" in code:
-        return ()
-    try:
-        body = ast.parse(code.strip()).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    # What stands in an f-string is code.
+    strings = sum(len(found[2]) for found in _STRING.finditer(code) if "f" not in found[1].lower())
+    if len(code) > _MAX_CODE or len(code) - strings > _MAX_CODE_BETWEEN_TEXTS or "\0" in code:
         return ()
     nodes: list[ast.expr] = []
-    for statement in body:
-        if not isinstance(statement, ast.Expr):
-            return ()
-        value = _without_print(statement.value)
-        nodes.extend(value.elts if isinstance(value, ast.List) else [value])
-    found = [_call(node) for node in nodes]
+    try:
+        for statement in ast.parse(code.strip()).body:
+            if not isinstance(statement, ast.Expr):
+                return ()
+            value = _without_print(statement.value)
+            nodes.extend(value.elts if isinstance(value, ast.List) else [value])
+        found = [_call(node) for node in nodes]
+    # What a model writes may be no Python, no literal, no key of a dict, or nested too deeply.
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return ()
     return tuple(call for call in found if call is not None) if all(found) else ()
 
 
@@ -202,10 +196,7 @@ def _call(node: ast.expr) -> Call | None:
     name = ast.unparse(node.func)
     if not re.fullmatch(r"[A-Za-z_][\w.]*", name):
         return None
-    try:
-        values = {keyword.arg: _literal(keyword.value) for keyword in node.keywords}
-    except (ValueError, RecursionError):
-        return None
+    values = {keyword.arg: _literal(keyword.value) for keyword in node.keywords}
     arguments = arguments_text(values) if _is_json(values) else None
     return None if arguments is None else Call(name, arguments)
 

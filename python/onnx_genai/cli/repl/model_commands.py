@@ -50,7 +50,8 @@ def _show_system(repl: Repl) -> None:
 
 def _show_template(repl: Repl) -> None:
     template = repl.host.llm.package.chat_template
-    repl.screen.say(template.default or "no chat template")
+    named = "\n".join(f"{name}:\n{text}" for name, text in template.texts.items())
+    repl.screen.say(template.default or named or "no chat template")
 
 
 def _show_history(repl: Repl) -> None:
