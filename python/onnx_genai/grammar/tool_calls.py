@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.grammar.lark import literal, text_with_tokens
-from onnx_genai.grammar.schema import bounded_schema
+from onnx_genai.grammar.parameters import check_written_name, keyword_rules, object_rule
 from onnx_genai.grammar.spec import GrammarSpec
 
 __all__ = ["MAX_CALLS", "CallSyntax", "after_reasoning", "call_example", "calls_or_answer", "tool_call_grammar"]
@@ -243,11 +243,9 @@ def _call_rules(
         begin = text_with_tokens(_opening(syntax, name), special)
         rules.append(f"call_{number}: {_join(begin, f'arguments_{number}', text_with_tokens(syntax.end, special))}")
         if syntax.keywords:
-            rules.extend(_keyword_rules(number, name, parameters))
+            rules.extend(keyword_rules(number, name, parameters))
         else:
-            schema = {"type": "object", **parameters}
-            schema.setdefault("additionalProperties", False)
-            rules.append(f"arguments_{number}: %json {_json(schema)}")
+            rules.append(object_rule(number, name, parameters))
     return rules
 
 
@@ -261,48 +259,11 @@ def _opening(syntax: CallSyntax, name: str) -> str:
         raise InvalidArgumentError(f"the function name {name!r} has characters that are not printable; rename it")
     if '"{name}"' in syntax.begin:
         return syntax.begin.replace('"{name}"', json.dumps(name, ensure_ascii=False))
-    allowed = r"[A-Za-z_][\w.]*" if syntax.keywords else r"[\w.\-]+"
-    if not re.fullmatch(allowed, name):
+    if syntax.keywords:
+        check_written_name(name, None, f"the function name {name!r}")
+    elif not re.fullmatch(r"[\w.\-]+", name):
         raise InvalidArgumentError(f"the function name {name!r} cannot be written in calls of this format; rename it")
     return syntax.begin.replace("{name}", name)
-
-
-def _keyword_rules(number: int, name: str, parameters: Mapping[str, Any]) -> list[str]:
-    """``a=1, b="x"``: required parameters in order, then optional ones in order."""
-    properties = parameters.get("properties")
-    properties = properties if isinstance(properties, Mapping) else {}
-    wanted = parameters.get("required", ())
-    if not isinstance(wanted, Sequence):
-        raise InvalidArgumentError(f"'required' of {name} is {wanted!r:.80}; allowed: a list of names")
-    required = [key for key in properties if key in wanted]
-    optional = [key for key in properties if key not in required]
-    for key in properties:
-        if not key.isidentifier():
-            raise InvalidArgumentError(f"parameter {key!r} of {name} is no name that can be written in a call")
-    definitions = {key: parameters[key] for key in ("$defs", "definitions") if key in parameters}
-    values = {key: f"value_{number}_{place}" for place, key in enumerate(properties)}
-    rules = [f"{values[key]}: %json {_json({**definitions, **_schema(properties[key])})}" for key in properties]
-    fixed = ' ", " '.join(f"{literal(key + '=')} {values[key]}" for key in required)
-    if fixed:
-        tail = "".join(f" ({literal(', ' + key + '=')} {values[key]})?" for key in optional)
-        return [f"arguments_{number}: {fixed}{tail}", *rules]
-    # Nothing is required: begin with any of the optional ones, or none.
-    starts = []
-    for place, key in enumerate(optional):
-        tail = "".join(f" ({literal(', ' + other + '=')} {values[other]})?" for other in optional[place + 1 :])
-        starts.append(f"{literal(key + '=')} {values[key]}{tail}")
-    return [f"arguments_{number}: " + ("(" + " | ".join(starts) + ")?" if starts else '""'), *rules]
-
-
-def _schema(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _json(schema: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(bounded_schema(schema), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"the parameters of a tool cannot be written as JSON: {error}") from error
 
 
 def _join(*pieces: str) -> str:
