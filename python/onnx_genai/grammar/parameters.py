@@ -162,8 +162,8 @@ def _value(name: str, key: str, schema: object, definitions: Mapping[str, Any]) 
     outside = next((each for each in _references(given) if not each.startswith(("#/$defs/", "#/definitions/"))), None)
     if outside is not None:
         raise InvalidArgumentError(
-            f"parameter {key!r} of {name} refers to {outside!r:.80}, which calls of this format cannot follow; put that "
-            "into $defs"
+            f"parameter {key!r} of {name} refers to {outside!r:.80}, which calls of this format cannot follow; put "
+            "that into $defs"
         )
     return f"%json {_json({**definitions, **given})}"
 
