@@ -94,6 +94,40 @@ def test_the_grammar_begins_behind_the_reasoning(spec: grammar.GrammarSpec, insi
     assert not accepts(whole, ("" if inside else "<think>") + "hm</think>maybe")
 
 
+@pytest.mark.parametrize("form", ["hermes", "mistral", "gemma"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_calls_are_not_enforced_inside_thoughts(form: str, inside: bool) -> None:
+    calls = grammar.tool_call_grammar(form, TOOLS, mode="auto")
+    only = grammar.tool_call_grammar(form, TOOLS, only="now", parallel=False)
+    assert calls is not None
+    assert only is not None
+    call = next(text for text in (walk(only, seed) for seed in range(9)) if text)
+    spec = grammar.after_reasoning(calls, start="<think>", end="</think>", inside=inside)
+
+    begin = "" if inside else "<think>"
+    thought = f"{begin}I could use {SYNTAX[form].trigger} here.</think>"
+    assert accepts(spec, f"{thought}\n\nNo need.")
+    assert accepts(spec, f"{thought}\n\nWell: {call} done, <think> and {call}")
+    assert not accepts(spec, f"{thought}\n\nWell: {SYNTAX[form].trigger}\x01")
+    assert not accepts(spec, f"{begin}I could use {SYNTAX[form].trigger} here.")
+    for text in ("Well.", f"Well: {call}", "<thin", call):
+        assert accepts(spec, text) is not inside
+
+
+@pytest.mark.parametrize("end", ["</think>", "<|im_end|>"])
+def test_thoughts_may_have_the_marks_of_calls_as_tokens(end: str) -> None:
+    special = {**special_tokens(), "<tool_call>": special_tokens()["<s>"]}
+    calls = grammar.tool_call_grammar("hermes", TOOLS, mode="auto", special=special)
+    assert calls is not None
+    spec = grammar.after_reasoning(calls, start="<think>", end=end, inside=False, special=special)
+
+    assert accepts(spec, f"<think>a <s> b <s>{end}Well.")
+    assert accepts(spec, f"<think>{end}Well.")
+    assert accepts(spec, "Well.")
+    assert not accepts(spec, f"<think>a <s>{end}Well <s>.")
+    assert not accepts(spec, "<think>a <s> b")
+
+
 def test_a_lark_grammar_cannot_follow_reasoning() -> None:
     with pytest.raises(InvalidArgumentError, match="Lark"):
         grammar.after_reasoning(grammar.lark('?start: "a"'), start="<a>", end="</a>", inside=True)
