@@ -37,6 +37,15 @@ std::string error_text(const llg_abi::Functions& functions, llg_abi::Matcher* ma
   return result;
 }
 
+/// What the library refuses when a matcher goes on is a matter of the grammar: too many ways to go on, or no token for
+/// the only one.
+[[noreturn]] void refuse(const llg_abi::Functions& functions, llg_abi::Matcher* matcher) {
+  throw Error(ErrorCode::kInvalidArgument,
+              "the grammar cannot go on: " + error_text(functions, matcher) +
+                  ". If it is too large, give it fewer ways to go on at one place: fewer optional properties, tools or "
+                  "alternatives, or shorter repetitions");
+}
+
 /// The table as llguidance wants it: lengths and joined bytes.
 struct Tokens {
   std::vector<std::uint32_t> lengths;
@@ -69,9 +78,7 @@ class LlgMatcher final : public TokenMatcher {
       wide_.resize(needed / sizeof(std::uint32_t));
       target = wide_;
     }
-    if (functions().matcher_compute_mask_into(handle(), target.data(), needed) != 0) {
-      throw Error(ErrorCode::kBackend, "the grammar cannot go on: " + error_text(functions(), handle()));
-    }
+    if (functions().matcher_compute_mask_into(handle(), target.data(), needed) != 0) refuse(functions(), handle());
     if (target.data() != bitmask.data()) std::copy_n(target.begin(), bitmask.size(), bitmask.begin());
     const std::int64_t rest = vocab_size_ % 32;
     if (rest != 0) bitmask.back() &= (std::uint32_t{1} << rest) - 1U;
@@ -79,9 +86,7 @@ class LlgMatcher final : public TokenMatcher {
 
   void accept(std::span<const TokenId> tokens) override {
     const std::vector<std::uint32_t> ids(tokens.begin(), tokens.end());
-    if (functions().matcher_consume_tokens(handle(), ids.data(), ids.size()) != 0) {
-      throw Error(ErrorCode::kBackend, "the grammar cannot go on: " + error_text(functions(), handle()));
-    }
+    if (functions().matcher_consume_tokens(handle(), ids.data(), ids.size()) != 0) refuse(functions(), handle());
   }
 
   void rollback(std::int64_t count) override {
@@ -206,13 +211,14 @@ class Compiler::Grammar final : public TokenGrammar {
 
 namespace {
 
-/// A grammar that no answer fits, or that is too wide to begin, is the caller's mistake; the engine would call it ours.
+/// Finds a grammar that no answer fits, or that is too wide to begin, before anything runs; and the first bitmask,
+/// which may take seconds, is computed here rather than in the engine.
 void check_beginning(const TokenGrammar& grammar, const std::string& name, std::int64_t vocab_size) {
   std::vector<std::uint32_t> bitmask(bitmask_words(vocab_size));
   try {
     grammar.make_matcher()->fill_bitmask(bitmask);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kBackend) throw;
+    if (error.code() != ErrorCode::kInvalidArgument) throw;
     throw Error(ErrorCode::kInvalidArgument, "the " + name + " is refused: " + error.what());
   }
 }
