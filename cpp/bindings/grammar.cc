@@ -1,4 +1,5 @@
 #include "genai/base/error.h"
+#include "genai/grammar/begun_grammar.h"
 #include "genai/grammar/compiler.h"
 
 #include "data.h"
@@ -77,6 +78,14 @@ std::shared_ptr<const TokenGrammar> token_grammar(const py::object& object) {
 void bind_grammar(py::module_& module) {
   py::class_<GrammarHandle>(module, "Grammar")
       .def("matcher", [](const GrammarHandle& self) { return std::make_unique<MatcherHandle>(self); })
+      .def(
+          "begun",
+          [](const GrammarHandle& self, std::vector<TokenId> written) {
+            const py::gil_scoped_release no_gil;
+            return GrammarHandle{std::make_shared<const grammar::BegunGrammar>(self.grammar, std::move(written)),
+                                 self.vocab_size};
+          },
+          py::arg("written"))
       .def_readonly("vocab_size", &GrammarHandle::vocab_size);
   py::class_<MatcherHandle>(module, "Matcher")
       .def("bitmask", &MatcherHandle::bitmask)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -199,8 +201,36 @@ def test_grammar_that_becomes_too_complex_ends_its_request_alone(llm: LLM) -> No
     assert len(texts) == 8
     for text in texts:
         Draft202012Validator(RECORD).validate(json.loads(text))
-    with pytest.raises(errors.BackendError, match=r"the grammar cannot go on: .*items"):
+    with pytest.raises(errors.InvalidArgumentError, match=r"the grammar cannot go on: .*items"):
         list(stream)
+    assert settled(llm, lambda metrics: metrics["num_running"] == 0)
+
+
+def test_grammar_goes_on_behind_what_the_prompt_ends_with(llm: LLM) -> None:
+    spec = grammar.regex("[0-9]{2}[a-f]{2}")
+    written = llm.tokenizer.encode("7")
+    options = RequestOptions(grammar=spec, grammar_prefix=tuple(written))
+    prompt = [*llm.tokenizer.encode(PROMPT), *written]
+
+    for seed in range(4):
+        result = llm.engine.submit(prompt, sampled(seed, n=2), options).result()
+        for choice in result.choices:
+            assert re.fullmatch("[0-9][a-f]{2}", choice.text)
+    with pytest.raises(errors.InvalidArgumentError, match="does not allow the tokens"):
+        llm.engine.submit(prompt, sampled(1), dataclasses.replace(options, grammar_prefix=(written[0],) * 3))
+    with pytest.raises(errors.InvalidArgumentError, match="needs a grammar"):
+        RequestOptions(grammar_prefix=(1,))
+
+
+@pytest.mark.parametrize("count", [100, 300])
+def test_grammar_with_too_many_ways_to_go_on_is_the_callers_mistake(llm: LLM, count: int) -> None:
+    names = [f"p{number:03}" for number in range(count)]
+    wide = grammar.json_schema({"type": "object", "properties": {name: {"type": "integer"} for name in names}})
+    if count == 100:
+        llm.generate(PROMPT, sampled(1, max_new_tokens=20), grammar=wide)
+        return
+    with pytest.raises(errors.InvalidArgumentError, match="fewer optional properties"):
+        llm.generate(PROMPT, sampled(1), grammar=wide)
     assert settled(llm, lambda metrics: metrics["num_running"] == 0)
 
 

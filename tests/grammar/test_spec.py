@@ -243,3 +243,46 @@ def test_many_choices() -> None:
     options = [f"val{number}" for number in range(5000)]
     assert accepts(grammar.choice(options), "val4999")
     assert not accepts(grammar.choice(options), "val5000")
+
+
+@pytest.mark.parametrize(
+    ("schema", "wrong", "right"),
+    [
+        ({"properties": {"a": {"type": "integer"}}, "required": ["a"]}, r'{"a":1,"\u0061":"x"}', '{"a":1,"b":"x"}'),
+        (
+            {"patternProperties": {"^x": {"type": "integer"}}, "additionalProperties": {"type": "string"}},
+            r'{"\u0078":"x"}',
+            '{"x":1,"y":"x"}',
+        ),
+        ({"properties": {"a": {}}, "required": ["a"], "minProperties": 2}, '{"a":1,"a":2}', '{"a":1,"b":2}'),
+    ],
+)
+def test_a_property_has_one_spelling(schema: dict[str, object], wrong: str, right: str) -> None:
+    spec = grammar.json_schema({"type": "object", **schema})
+    assert not Draft202012Validator(schema).is_valid(json.loads(wrong))
+    assert not accepts(spec, wrong)
+    assert accepts(spec, right)
+
+
+def test_control_characters_of_values_are_written_as_escapes() -> None:
+    assert accepts(grammar.json_schema({"const": "a\x01\n"}), r'"a\u0001\n"')
+    assert accepts(grammar.json_schema({"enum": [["\0"]]}), r'["\u0000"]')
+    assert accepts(grammar.json_schema({"properties": {"a\x01": {}}}), r'{"a\u0001":1}')
+
+
+@pytest.mark.parametrize(
+    "schema", [{"minProperties": 2}, {"type": "object", "required": ["a"], "minProperties": 2, "properties": {}}]
+)
+def test_a_least_number_of_any_properties_is_refused(schema: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"^minProperties 2"):
+        grammar.json_schema(schema)
+    grammar.json_schema({**schema, "type": "string"})
+
+
+def test_properties_with_names_of_keywords_are_schemas() -> None:
+    names = ("default", "const", "enum", "examples", "properties", "$defs")
+    inner = {"type": "string", "format": "binary", "maxLength": 2.0}
+    spec = grammar.json_schema({"type": "object", "properties": dict.fromkeys(names, inner), "required": list(names)})
+
+    assert accepts(spec, json.dumps(dict.fromkeys(names, "ab")))
+    assert not accepts(spec, json.dumps({**dict.fromkeys(names, "ab"), "const": "abc"}))

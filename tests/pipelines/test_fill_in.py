@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
+from tokenizers import processors
 
 from onnx_genai import LLM, SamplingParams, errors
 
@@ -43,6 +45,25 @@ def test_middle_is_written_between_prefix_and_suffix(scripted: Open, specials: t
     parts = before + behind if order == "psm" else behind + before
     assert list(result.prompt_token_ids) == [*parts, middle]
     assert (result.text, result.finish_reason) == ("x + 1", "stop")
+
+
+@pytest.mark.parametrize("specials", [("<PRE>", "<SUF>", "<MID>"), ("[PREFIX]", "[SUFFIX]", "[MIDDLE]")])
+def test_what_begins_every_text_begins_the_prompt(scripted_package: Callable[..., Path], specials: Any) -> None:
+    folder = scripted_package("x", specials=specials)
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|im_start|> $A <|im_end|>",
+        special_tokens=[(text, tokenizer.token_to_id(text)) for text in ("<|im_start|>", "<|im_end|>")],
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with LLM(folder, threads=1) as llm:
+        ids = list(llm.generate("ab", GREEDY, suffix="cd").prompt_token_ids)
+
+    begin = tokenizer.token_to_id("<|im_start|>")
+    prefix, suffix, middle = (tokenizer.token_to_id(text) for text in specials)
+    a, b, c, d = (tokenizer.token_to_id(text) for text in "abcd")
+    parts = [prefix, a, b, suffix, c, d] if specials[0] == "<PRE>" else [suffix, c, d, prefix, a, b]
+    assert ids == [begin, *parts, middle]
 
 
 def test_marks_inside_the_texts_are_text(scripted: Open) -> None:

@@ -21,11 +21,11 @@ class TokenMatcher {
   virtual ~TokenMatcher() = default;
 
   /// Fills the bitmask of the tokens that may come next; end tokens are among them only where the grammar may end.
-  /// Requires: bitmask_words() of the tokenizer's vocabulary. Throws kBackend when the grammar has become too complex.
-  /// Up to some milliseconds.
+  /// Requires: bitmask_words() of the tokenizer's vocabulary. Throws kInvalidArgument when the grammar has become too
+  /// complex. Up to some milliseconds.
   virtual void fill_bitmask(std::span<std::uint32_t> bitmask) = 0;
-  /// Goes on by tokens that the grammar allows, in order. Throws kBackend when it has become too complex, or does not
-  /// allow one.
+  /// Goes on by tokens that the grammar allows, in order. Throws kInvalidArgument when it has become too complex, or
+  /// does not allow one.
   virtual void accept(std::span<const TokenId> tokens) = 0;
   /// Takes the last `count` accepted tokens back.
   virtual void rollback(std::int64_t count) = 0;

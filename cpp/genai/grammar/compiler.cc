@@ -37,6 +37,14 @@ std::string error_text(const llg_abi::Functions& functions, llg_abi::Matcher* ma
   return result;
 }
 
+/// What the library refuses when a matcher goes on is a matter of the grammar: too many ways to go on, or no token for
+/// the only one.
+std::string why_not_on(const llg_abi::Functions& functions, llg_abi::Matcher* matcher) {
+  return "the grammar cannot go on: " + error_text(functions, matcher) +
+         ". If it is too large, give it fewer ways to go on at one place: fewer optional properties, tools or "
+         "alternatives, or shorter repetitions";
+}
+
 /// The table as llguidance wants it: lengths and joined bytes.
 struct Tokens {
   std::vector<std::uint32_t> lengths;
@@ -70,7 +78,7 @@ class LlgMatcher final : public TokenMatcher {
       target = wide_;
     }
     if (functions().matcher_compute_mask_into(handle(), target.data(), needed) != 0) {
-      throw Error(ErrorCode::kBackend, "the grammar cannot go on: " + error_text(functions(), handle()));
+      throw Error(ErrorCode::kInvalidArgument, why_not_on(functions(), handle()));
     }
     if (target.data() != bitmask.data()) std::copy_n(target.begin(), bitmask.size(), bitmask.begin());
     const std::int64_t rest = vocab_size_ % 32;
@@ -80,7 +88,7 @@ class LlgMatcher final : public TokenMatcher {
   void accept(std::span<const TokenId> tokens) override {
     const std::vector<std::uint32_t> ids(tokens.begin(), tokens.end());
     if (functions().matcher_consume_tokens(handle(), ids.data(), ids.size()) != 0) {
-      throw Error(ErrorCode::kBackend, "the grammar cannot go on: " + error_text(functions(), handle()));
+      throw Error(ErrorCode::kInvalidArgument, why_not_on(functions(), handle()));
     }
   }
 
@@ -206,15 +214,13 @@ class Compiler::Grammar final : public TokenGrammar {
 
 namespace {
 
-/// A grammar that no answer fits, or that is too wide to begin, is the caller's mistake; the engine would call it ours.
-void check_beginning(const TokenGrammar& grammar, const std::string& name, std::int64_t vocab_size) {
-  std::vector<std::uint32_t> bitmask(bitmask_words(vocab_size));
-  try {
-    grammar.make_matcher()->fill_bitmask(bitmask);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kBackend) throw;
-    throw Error(ErrorCode::kInvalidArgument, "the " + name + " is refused: " + error.what());
-  }
+/// Computes the first bitmask, so that a grammar that no answer fits, or that is too wide to begin, is refused before
+/// anything runs; and as it may take seconds, the clones take it over.
+void begin(const llg_abi::Functions& functions, llg_abi::Matcher* matcher, const std::string& name) {
+  const std::size_t num_bytes = functions.matcher_get_mask_byte_size(matcher);
+  std::vector<std::uint32_t> bitmask(num_bytes / sizeof(std::uint32_t));
+  if (functions.matcher_compute_mask_into(matcher, bitmask.data(), num_bytes) == 0) return;
+  throw Error(ErrorCode::kInvalidArgument, "the " + name + " is refused: " + why_not_on(functions, matcher));
 }
 
 }  // namespace
@@ -263,8 +269,8 @@ std::shared_ptr<const TokenGrammar> Compiler::compile(Kind kind, const std::stri
   if (functions.matcher_get_error(matcher.get()) != nullptr) {
     throw Error(ErrorCode::kInvalidArgument, "the " + name + " is refused: " + error_text(functions, matcher.get()));
   }
+  begin(functions, matcher.get(), name);
   auto grammar = std::make_shared<const Grammar>(tokenizer_, std::move(matcher));
-  check_beginning(*grammar, name, tokenizer_->vocab_size);
   const std::lock_guard lock(mutex_);
   if (const auto found = index_.find(key); found != index_.end()) return found->second->second;
   entries_.emplace_front(key, grammar);

@@ -121,7 +121,8 @@ class Generator:
             self.append_tokens(params.input_ids)
 
     def append_tokens(self, tokens: Tokens, *, attention_mask: Any = None) -> None:
-        """Adds tokens to every row: the prompt, or the next turn.
+        """Adds tokens to every row: the prompt, or the next turn. In the middle of a guided answer they are a piece of
+        it, if the guidance allows them there; else another answer begins behind them.
 
         An array ``[batch, seq]`` may be padded with ``pad_token_id``, on the left or on the right: what the model sees
         are the tokens between. Padding that every row has at the same end is taken for text. A :class:`Tensor` of
@@ -152,6 +153,7 @@ class Generator:
                 "set a larger one with set_search_options, or append fewer tokens"
             )
         self._changed()
+        self._steps.append(self._rows)
         self._rows.append(block)
         self._last_run = range(width, width + new)
 
@@ -240,7 +242,8 @@ class Generator:
         return self._rows.width + max(len(beam) for row in self._beams for beam in row)
 
     def rewind_to(self, new_length: int) -> None:
-        """Forgets all tokens from ``new_length`` on, in every row. Ended rows go on if their end is forgotten.
+        """Forgets all tokens from ``new_length`` on, in every row. Ended rows go on if their end is forgotten, and a
+        guided answer that is cut goes on where it was cut.
 
         Args:
             new_length: 0..token_count(); with beams at most the length of the prompt.
@@ -254,6 +257,7 @@ class Generator:
             raise InvalidArgumentError(f"new_length is {new_length!r}; allowed: 0..{width}")
         self._changed()
         self._beams, self._next = None, None
+        self._steps.cut(int(new_length))
         self._rows.cut(int(new_length))
         self._last_run = range(max(self._rows.width - 1, 0), self._rows.width)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from onnx_genai.compat.guidance import Guidance, constrained
+from onnx_genai.compat.guidance import Answers, Guidance, constrained
 from onnx_genai.compat.hooks import Capture, Replace
 from onnx_genai.compat.model import Model
 from onnx_genai.compat.rows import Rows
@@ -39,7 +39,7 @@ class Steps:
         model: What computes.
         options: How tokens are chosen.
         ends: Ids that end a row.
-        guidance: What rows are constrained to. A window then reaches to the end: a grammar begins with its request.
+        guidance: What the answers of rows are constrained to. A window then reaches to the end.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Steps:
         self._options = options
         self._ends = ends
         self._guidance = guidance
+        self._answers = None if guidance is None else Answers(guidance, self._engine)
         self._seed = secrets.randbits(63) if options.random_seed < 0 else options.random_seed
         shares = bool(self._engine.info().get("shares_blocks"))
         self._first_window, self._longest_window = _WINDOWS if shares else _WINDOWS_WITHOUT_SHARING
@@ -75,6 +76,18 @@ class Steps:
                 row.close()
         self._running = []
         self._window = self._first_window
+
+    def append(self, rows: Rows) -> None:
+        """The caller is about to append tokens to the rows."""
+        self.forget()
+        if self._answers is not None:
+            self._answers.end(rows)
+
+    def cut(self, width: int) -> None:
+        """The caller drops the columns from ``width`` on."""
+        self.forget()
+        if self._answers is not None:
+            self._answers.cut(width)
 
     def logits(self, contexts: Sequence[Sequence[int]]) -> list[npt.NDArray[np.float32]]:
         """The model's own logits after each context: float32 ``[vocab]`` each."""
@@ -129,12 +142,16 @@ class Steps:
             if rows.has_ended(row):
                 continue
             params = self._options.params(total=rows.width, new=new, seed=self._seed_of(row, rows.width))
-            if self._guidance is None:
+            if self._guidance is None or self._answers is None:
                 self._running[row] = _Row(self._engine.submit(rows.real(row), params))
                 continue
-            generation = self._engine.submit(rows.real(row), params, constrained(self._guidance))
             # A grammar may end a row where the model wrote no end.
-            self._running[row] = _Row(generation, end=min(self._ends, default=None))
+            end = min(self._ends, default=None)
+            written, is_whole = self._answers.go_on(rows, row)
+            generation = None
+            if not is_whole:
+                generation = self._engine.submit(rows.real(row), params, constrained(self._guidance, written))
+            self._running[row] = _Row(generation, end=end)
 
     def _finish(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[Result]:
         """Runs requests together."""
@@ -159,17 +176,20 @@ class Steps:
 class _Row:
     """A window of one row that runs in the engine."""
 
-    def __init__(self, generation: Generation, *, end: int | None = None) -> None:
-        """``end`` is the token to give when the generation is over; None makes that an error."""
+    def __init__(self, generation: Generation | None, *, end: int | None = None) -> None:
+        """``end`` is the token to give when the generation is over; None makes that an error. Without a generation it
+        is over.
+        """
         self._generation = generation
         self._end = end
-        self._chunks = iter(generation)
+        self._chunks = iter(()) if generation is None else iter(generation)
         self._tokens: deque[int] = deque()
 
     @property
     def empty(self) -> bool:
         """No token is left, nor will come."""
-        return not self._tokens and self._generation.done and self._end is None
+        over = self._generation is None or self._generation.done
+        return not self._tokens and over and self._end is None
 
     def take(self) -> int:
         """The next token; waits for it."""
@@ -183,7 +203,8 @@ class _Row:
         return self._tokens.popleft()
 
     def close(self) -> None:
-        self._generation.close()
+        if self._generation is not None:
+            self._generation.close()
 
 
 def _most_likely(logits: npt.NDArray[np.float32], row: int) -> int:

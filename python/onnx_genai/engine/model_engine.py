@@ -252,8 +252,12 @@ class ModelEngine:
             timeout=None if options.timeout is None else float(options.timeout),
             cache_salt=options.cache_salt,
             delivery=delivery,
-            grammar=None if options.grammar is None else self.compile_grammar(options.grammar),
+            grammar=None if options.grammar is None else self._begun_grammar(options.grammar, options.grammar_prefix),
         )
+
+    def _begun_grammar(self, grammar: GrammarSource, written: Sequence[int]) -> _core.Grammar:
+        compiled = self.compile_grammar(grammar)
+        return compiled.begun([int(token) for token in written]) if len(written) else compiled
 
     def compile_grammar(self, grammar: GrammarSource) -> _core.Grammar:
         """Returns the grammar compiled for this vocabulary, from a cache if it was used before.

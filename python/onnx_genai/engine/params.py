@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +80,8 @@ class RequestOptions:
     """Only requests with the same salt share cached KV, and can tell by their speed what others have asked."""
     grammar: GrammarSource | None = None
     """What every answer must look like."""
+    grammar_prefix: Sequence[int] = ()
+    """Ids of the grammar that the prompt ends with: answers go on with it behind them."""
 
     def __post_init__(self) -> None:
         if isinstance(self.priority, bool) or not isinstance(self.priority, (int, np.integer)):
@@ -91,6 +94,8 @@ class RequestOptions:
             raise InvalidArgumentError(
                 f"grammar is {type(self.grammar).__name__}; allowed: what the functions of onnx_genai.grammar return"
             )
+        if len(self.grammar_prefix) and self.grammar is None:
+            raise InvalidArgumentError("grammar_prefix needs a grammar; leave it out")
         if not isinstance(self.cache_salt, str):
             raise InvalidArgumentError(f"cache_salt is {self.cache_salt!r}; allowed: text")
         try:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from onnx_genai.errors import InvalidArgumentError, UnsupportedError
@@ -14,6 +15,13 @@ __all__ = ["bounded_schema", "parse_as", "schema_of"]
 
 # White space between JSON tokens is what a model may go on with for ever; a line break with its indent is enough.
 _WHITE_SPACE = r"[\x20\x0A\x0D\x09]{1,24}"
+# What may be escaped in strings. A property's name that is escaped without need, as "\\u0061", would be one that the
+# grammar takes for another; only control characters without a short escape need the "u".
+_ESCAPES = 'nrbtf\\"'
+_CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+# Keywords with values instead of schemas, and those with schemas by name.
+_VALUES = frozenset({"const", "default", "enum", "examples"})
+_SCHEMAS_BY_NAME = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
 # They tell what a text is for, and not what it looks like.
 _FREE_FORMATS = frozenset({"binary", "directory-path", "file-path", "password", "path"})
 _COUNTS = frozenset(f"{side}{what}" for side in ("min", "max") for what in ("Items", "Length", "Properties"))
@@ -55,9 +63,9 @@ def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Forbids further properties where properties are stated and nothing is said about others."""
     closed = {
         key: {name: _closed_at(each) for name, each in value.items()}
-        if key in ("properties", "$defs") and isinstance(value, Mapping)
+        if key in _SCHEMAS_BY_NAME and isinstance(value, Mapping)
         else value
-        if key in ("const", "enum", "default", "examples")
+        if key in _VALUES
         else [_closed_at(each) for each in value]
         if isinstance(value, list)
         else _closed_at(value)
@@ -86,11 +94,20 @@ def parse_as(source: Any, text: str) -> Any:
 
 
 def bounded_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema with a bound on white space, unless it says something about that itself."""
-    options = {"whitespace_pattern": _WHITE_SPACE}
+    """The schema as it is enforced: with a bound on white space, and no escapes of what needs none.
+
+    Its own ``x-guidance`` goes before both.
+
+    Raises:
+        InvalidArgumentError: ``minProperties`` that cannot be enforced.
+    """
+    escapes = _ESCAPES + "u" if _has_control_value(schema) else _ESCAPES
+    options = {"whitespace_pattern": _WHITE_SPACE, "json_allowed_escapes": escapes}
     given = schema.get("x-guidance")
     if isinstance(given, Mapping):
-        options = {**({} if "whitespace_flexible" in given else options), **given}
+        if "whitespace_flexible" in given:
+            del options["whitespace_pattern"]
+        options = {**options, **given}
     rest = {key: value for key, value in schema.items() if key != "x-guidance"}
     return {"x-guidance": options, **_enforceable(rest)}
 
@@ -101,19 +118,54 @@ def _enforceable(schema: Any) -> Any:
     ``maxItems: 2.0`` means 2, but it takes whole numbers only; and formats that say nothing about the text are unknown
     to it.
     """
-    if isinstance(schema, Mapping):
-        return {
-            key: int(value)
-            if key in _COUNTS and isinstance(value, float) and value.is_integer()
-            else value
-            if key in ("const", "enum", "default", "examples")
-            else _enforceable(value)
-            for key, value in schema.items()
-            if not (key == "format" and isinstance(value, str) and value in _FREE_FORMATS)
-        }
     if isinstance(schema, list):
         return [_enforceable(item) for item in schema]
-    return schema
+    if not isinstance(schema, Mapping):
+        return schema
+    _check_least(schema)
+    enforceable: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "format" and isinstance(value, str) and value in _FREE_FORMATS:
+            continue
+        if key in _COUNTS and isinstance(value, float) and value.is_integer():
+            enforceable[key] = int(value)
+        elif key in _SCHEMAS_BY_NAME and isinstance(value, Mapping):
+            enforceable[key] = {name: _enforceable(each) for name, each in value.items()}
+        else:
+            enforceable[key] = value if key in _VALUES else _enforceable(value)
+    return enforceable
+
+
+def _check_least(schema: Mapping[str, Any]) -> None:
+    """Raises for a least number of properties that the same name, written again and again, would reach."""
+    least = schema.get("minProperties", 0)
+    if not isinstance(least, (int, float)) or "object" not in _kinds(schema):
+        return
+    stated, required = schema.get("properties"), schema.get("required")
+    names = stated.keys() if isinstance(stated, Mapping) else frozenset()
+    sure = {name for name in required if name in names} if isinstance(required, list) else frozenset()
+    is_closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
+    if least > len(sure) + 1 and not is_closed:
+        raise InvalidArgumentError(
+            f"minProperties {least} cannot be enforced for an object whose properties may have any name, as a name may "
+            'be written twice; name them in properties and set "additionalProperties": false, or leave it out'
+        )
+
+
+def _has_control_value(schema: Any, *, value: bool = False) -> bool:
+    """Whether a value that the schema states has a control character without a short escape."""
+    if isinstance(schema, str):
+        return value and _CONTROL.search(schema) is not None
+    if isinstance(schema, list):
+        return any(_has_control_value(item, value=value) for item in schema)
+    if isinstance(schema, Mapping):
+        return any(_has_control_value(item, value=value or key in ("const", "enum")) for key, item in schema.items())
+    return False
+
+
+def _kinds(schema: Mapping[str, Any]) -> Sequence[Any]:
+    kinds = schema.get("type", ("object",))
+    return (kinds,) if isinstance(kinds, str) else kinds if isinstance(kinds, Sequence) else ()
 
 
 def _adapter(source: Any) -> Any:

@@ -63,6 +63,8 @@ def json_schema(schema: Mapping[str, Any] | bool | str) -> GrammarSpec:
         raise InvalidArgumentError(f"the JSON schema is {schema!r:.80}; allowed: an object")
     try:
         return GrammarSpec("json_schema", json.dumps(bounded_schema(schema), ensure_ascii=False, allow_nan=False))
+    except InvalidArgumentError:
+        raise
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"the JSON schema cannot be written as JSON: {error}") from error
 

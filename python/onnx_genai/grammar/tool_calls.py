@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from onnx_genai.errors import InvalidArgumentError
-from onnx_genai.grammar.lark import literal, text_with_tokens
-from onnx_genai.grammar.schema import bounded_schema
+from onnx_genai.grammar.lark import literal, regex_of, text_with_tokens
+from onnx_genai.grammar.parameters import check_written_name, keyword_rules, object_rule
 from onnx_genai.grammar.spec import GrammarSpec
 
 __all__ = ["MAX_CALLS", "CallSyntax", "after_reasoning", "call_example", "calls_or_answer", "tool_call_grammar"]
@@ -81,6 +81,9 @@ SYNTAX: dict[str, CallSyntax] = {
     ),
 }  # fmt: skip
 """By name of the format (:data:`onnx_genai.tools.FORMATS`)."""
+
+_FIRST_TEXT = r"FIRST: /(.|\n)*/"
+"""The free text that an answer begins with."""
 
 
 def tool_call_grammar(
@@ -176,11 +179,20 @@ def _free_text_and_calls(
             for number, name in enumerate(functions)
         ]  # fmt: skip
         after = "(" + " | ".join(rest) + ")" + more
+    trigger, lazy = literal(syntax.trigger), "[lazy]"
     if syntax.trigger in special:
-        head = f"head: TEXT <[{special[syntax.trigger]}]>"
-    else:
-        head = f"head[lazy]: TEXT {literal(syntax.trigger)}"
-    lines = ["start: (head after)* rest", head, f"after: {after}", "rest: TEXT", r"TEXT: /(.|\n)*/", *rules]
+        trigger, lazy = f"<[{special[syntax.trigger]}]>", ""
+    lines = [
+        "start: first_head after (head after)* rest | first_rest",
+        f"first_head{lazy}: FIRST {trigger}",
+        f"head{lazy}: TEXT {trigger}",
+        f"after: {after}",
+        "first_rest: FIRST",
+        "rest: TEXT",
+        _FIRST_TEXT,
+        r"TEXT: /(.|\n)*/",
+        *rules,
+    ]
     return GrammarSpec("lark", "\n".join(lines) + "\n")
 
 
@@ -193,15 +205,36 @@ def after_reasoning(
         InvalidArgumentError: A Lark grammar of the user, which cannot be part of another.
     """
     special = special or {}
-    if end in special:
-        thought = [f"thought: THOUGHT <[{special[end]}]>", r"THOUGHT: /(.|\n)*/"]
-    else:
-        thought = [f"thought[lazy]: THOUGHT {literal(end)}", r"THOUGHT: /(.|\n)*/"]
+    thought = _thought_rules(end, _tokens_of(spec), special)
+    if start not in special and spec.kind == "lark" and not spec.is_given:
+        # Free text that begins with the mark is no answer; the thought that it opens ends before any call.
+        other = rf"{_FIRST_TEXT} & ~/\s*{regex_of(re.escape(start))[1:-1]}(.|\n)*/"
+        spec = GrammarSpec("lark", spec.source.replace(_FIRST_TEXT, other, 1))
     opening = "" if inside else text_with_tokens(start, special)
     whole = f"{_join(opening, 'thought')} blank"
     first = whole if inside else f"({whole})?"
     lines = [f"start: {first} answer", r"blank: /[ \n\r\t]{0,8}/", *thought, _named("answer", spec)]
     return GrammarSpec("lark", "\n".join(lines) + "\n")
+
+
+def _tokens_of(spec: GrammarSpec) -> list[int]:
+    """The special tokens that a grammar of ours has."""
+    if spec.kind != "lark" or spec.is_given:
+        return []
+    return sorted({int(token) for token in re.findall(r"<\[([0-9]+)\]>", spec.source)})
+
+
+def _thought_rules(end: str, marks: Sequence[int], special: Mapping[str, int]) -> list[str]:
+    """The rule ``thought`` for free text up to ``end``, which may have special tokens that ``marks`` names."""
+    inner = " | ".join(f"<[{token}]>" for token in marks if token != special.get(end))
+    if end in special:
+        more = f" (({inner}) THOUGHT)*" if inner else ""
+        return [f"thought: THOUGHT{more} <[{special[end]}]>", r"THOUGHT: /(.|\n)*/"]
+    rules = [f"last_thought[lazy]: THOUGHT {literal(end)}", r"THOUGHT: /(.|\n)*/"]
+    if not inner:
+        return ["thought: last_thought", *rules]
+    without_end = rf"PART: /(.|\n)*/ & ~/(.|\n)*{regex_of(re.escape(end))[1:-1]}(.|\n)*/"
+    return [f"thought: (PART ({inner}))* last_thought", *rules, without_end]
 
 
 def calls_or_answer(calls: GrammarSpec, answer: GrammarSpec) -> GrammarSpec:
@@ -243,11 +276,9 @@ def _call_rules(
         begin = text_with_tokens(_opening(syntax, name), special)
         rules.append(f"call_{number}: {_join(begin, f'arguments_{number}', text_with_tokens(syntax.end, special))}")
         if syntax.keywords:
-            rules.extend(_keyword_rules(number, name, parameters))
+            rules.extend(keyword_rules(number, name, parameters))
         else:
-            schema = {"type": "object", **parameters}
-            schema.setdefault("additionalProperties", False)
-            rules.append(f"arguments_{number}: %json {_json(schema)}")
+            rules.append(object_rule(number, name, parameters))
     return rules
 
 
@@ -261,48 +292,11 @@ def _opening(syntax: CallSyntax, name: str) -> str:
         raise InvalidArgumentError(f"the function name {name!r} has characters that are not printable; rename it")
     if '"{name}"' in syntax.begin:
         return syntax.begin.replace('"{name}"', json.dumps(name, ensure_ascii=False))
-    allowed = r"[A-Za-z_][\w.]*" if syntax.keywords else r"[\w.\-]+"
-    if not re.fullmatch(allowed, name):
+    if syntax.keywords:
+        check_written_name(name, None, f"the function name {name!r}")
+    elif not re.fullmatch(r"[\w.\-]+", name):
         raise InvalidArgumentError(f"the function name {name!r} cannot be written in calls of this format; rename it")
     return syntax.begin.replace("{name}", name)
-
-
-def _keyword_rules(number: int, name: str, parameters: Mapping[str, Any]) -> list[str]:
-    """``a=1, b="x"``: required parameters in order, then optional ones in order."""
-    properties = parameters.get("properties")
-    properties = properties if isinstance(properties, Mapping) else {}
-    wanted = parameters.get("required", ())
-    if not isinstance(wanted, Sequence):
-        raise InvalidArgumentError(f"'required' of {name} is {wanted!r:.80}; allowed: a list of names")
-    required = [key for key in properties if key in wanted]
-    optional = [key for key in properties if key not in required]
-    for key in properties:
-        if not key.isidentifier():
-            raise InvalidArgumentError(f"parameter {key!r} of {name} is no name that can be written in a call")
-    definitions = {key: parameters[key] for key in ("$defs", "definitions") if key in parameters}
-    values = {key: f"value_{number}_{place}" for place, key in enumerate(properties)}
-    rules = [f"{values[key]}: %json {_json({**definitions, **_schema(properties[key])})}" for key in properties]
-    fixed = ' ", " '.join(f"{literal(key + '=')} {values[key]}" for key in required)
-    if fixed:
-        tail = "".join(f" ({literal(', ' + key + '=')} {values[key]})?" for key in optional)
-        return [f"arguments_{number}: {fixed}{tail}", *rules]
-    # Nothing is required: begin with any of the optional ones, or none.
-    starts = []
-    for place, key in enumerate(optional):
-        tail = "".join(f" ({literal(', ' + other + '=')} {values[other]})?" for other in optional[place + 1 :])
-        starts.append(f"{literal(key + '=')} {values[key]}{tail}")
-    return [f"arguments_{number}: " + ("(" + " | ".join(starts) + ")?" if starts else '""'), *rules]
-
-
-def _schema(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _json(schema: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(bounded_schema(schema), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"the parameters of a tool cannot be written as JSON: {error}") from error
 
 
 def _join(*pieces: str) -> str:

@@ -82,6 +82,8 @@ class AsyncLLM(TextModel):
     ) -> Result | list[Result]:
         """As :meth:`LLM.generate <onnx_genai.LLM.generate>`."""
         options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt, grammar=grammar)
+        if grammar is not None:
+            await asyncio.to_thread(self._engine.compile_grammar, grammar)  # the engine finds it again
         if is_single(prompts):
             generation, ids = self._submit(cast("Prompt", prompts), single_params(params), options, suffix)
             return await _result(generation, ids)

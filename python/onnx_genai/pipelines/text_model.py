@@ -327,12 +327,7 @@ class TextModel:
             )
         if not isinstance(prefix, str) or not isinstance(suffix, str):
             raise InvalidArgumentError("suffix needs a prompt and a suffix that are texts")
-        ids = marks.prompt_ids(
-            prefix,
-            suffix,
-            encode=lambda text: self.tokenizer.encode(text, add_special_tokens=False, special_tokens="text"),
-            token_id=lambda text: self.tokenizer.added_tokens[text],
-        )
+        ids = marks.prompt_ids(prefix, suffix, tokenizer=self.tokenizer)
         params = params if params is not None else SamplingParams()
         ends = [marks.prefix, marks.suffix, marks.middle, *FIM_STOPS]
         stops = [self.tokenizer.added_tokens[text] for text in ends if text in self.tokenizer.added_tokens]

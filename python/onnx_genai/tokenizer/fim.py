@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
+
+from onnx_genai.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["FimMarks", "find_fim_marks"]
 
@@ -27,18 +29,26 @@ class FimMarks:
         prefix: str,
         suffix: str,
         *,
-        encode: Callable[[str], list[int]],
-        token_id: Callable[[str], int],
+        tokenizer: Tokenizer,
         order: Literal["psm", "spm"] | None = None,
     ) -> list[int]:
         """Prompt ids: the texts are encoded by themselves, so that marks inside them stay text.
 
-        ``order`` is prefix-suffix-middle or suffix-prefix-middle; None takes the usual one. Requires: it is in
-        :attr:`orders`.
+        In front stands what the tokenizer puts before every text. The prefix is encoded as the beginning of a text, the
+        suffix as what stands inside one.
+
+        Args:
+            prefix: The text before the gap.
+            suffix: The text behind it.
+            tokenizer: Has the marks.
+            order: Prefix-suffix-middle or suffix-prefix-middle; None takes the usual one. Requires: it is in
+                :attr:`orders`.
         """
-        before = [token_id(self.prefix), *encode(prefix)]
-        behind = [token_id(self.suffix), *encode(suffix)]
+        token_id = tokenizer.added_tokens.__getitem__
+        before = [token_id(self.prefix), *tokenizer.encode(prefix, add_special_tokens=False, special_tokens="text")]
+        behind = [token_id(self.suffix), *tokenizer.encode_inside(suffix)]
         parts = before + behind if (order or self.orders[0]) == "psm" else behind + before
+        parts = [*tokenizer.ids_before_text, *parts]
         return [*parts, token_id(self.middle)] if self.middle else parts
 
 

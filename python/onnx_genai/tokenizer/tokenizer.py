@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,6 +46,9 @@ _END_TEXTS = (
 
 _MESSAGE_ENDS = frozenset({"<|end|>", "<|end_of_role|>"})
 """Of these, the ones that end only a part of an answer in vocabularies that also have another, final end token."""
+
+_OTHER_TEXT = "\u263a"
+"""A text that joins with no other one to a token."""
 
 
 class Tokenizer:
@@ -137,6 +141,11 @@ class Tokenizer:
         """All tokens beside the model's own, special or not, by their texts."""
         return self._added
 
+    @property
+    def ids_before_text(self) -> Sequence[int]:
+        """What :meth:`encode` puts in front of a text when it adds special tokens (often BOS)."""
+        return tuple(self._before)
+
     def eos_candidates(self) -> tuple[int, ...]:
         """Ids that end an answer as far as the tokenizer can tell: the configured ``eos_token`` first, then special
         tokens whose text is a well-known end mark, in id order. Not a replacement for the ids that a package states.
@@ -185,6 +194,26 @@ class Tokenizer:
         if ids[: len(self._before)] == self._before:
             return [*ids, *self._after]
         return [*self._before, *ids, *self._after]
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Token ids of ``text`` as it is written behind another one: without the space that some tokenizers put before
+        a text. Texts of special tokens stay plain text, and nothing is added.
+
+        Raises:
+            InvalidArgumentError: As :meth:`encode`.
+        """
+        alone = self.encode(text, add_special_tokens=False, special_tokens="text")
+        if not self._marks_beginnings:
+            return alone
+        other = self.encode(_OTHER_TEXT, add_special_tokens=False)
+        both = self.encode(_OTHER_TEXT + text, add_special_tokens=False, special_tokens="text")
+        return both[len(other) :] if both[: len(other)] == other else alone
+
+    @cached_property
+    def _marks_beginnings(self) -> bool:
+        """Whether the first word of a text has other ids than the same word behind a character."""
+        word, other = (self.encode(text, add_special_tokens=False) for text in ("x", _OTHER_TEXT))
+        return self.encode(_OTHER_TEXT + "x", add_special_tokens=False) != [*other, *word]
 
     def encode_whole(self, texts: Sequence[str | tuple[str, str]]) -> list[WholeText]:
         """Whole texts, or pairs of them, for encoders: with special tokens and token types, and never cut.
