@@ -111,6 +111,7 @@ def _batch(
     profiler: Profiler,
 ) -> None:
     from onnx_genai.cli.batch import BatchOptions, run_batch
+    from onnx_genai.cli.batch_line import LineDefaults
 
     for name in ("prompt", "session", "stream", "json_output"):
         if values[name]:
@@ -120,10 +121,7 @@ def _batch(
         output=None if values["output"] == Path("-") else values["output"],
         overwrite=values["overwrite"],
         parallel=values["parallel"],
-        system=values["system"],
-        raw=values["raw"],
-        sampling=sampling,
-        grammar=grammar,
+        defaults=LineDefaults(system=values["system"], raw=values["raw"], sampling=sampling, grammar=grammar),
     )
     run_batch(
         lambda: fetched_model(model, variant=loading.variant, offline=loading.offline), loading, options, profiler
