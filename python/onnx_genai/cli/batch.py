@@ -90,7 +90,7 @@ def _go_on(
     try:
         _answer_all(find_model, loading, options, prompts, output, profiler, total)
     except KeyboardInterrupt:
-        how = "without --overwrite " if options.overwrite else ""
+        how = "without --overwrite " if options.overwrite and output.num_records else ""
         console.note(
             f"{output.num_records} of {total} prompts are answered; the same command line {how}goes on with the rest"
         )
