@@ -7,24 +7,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from onnx_genai import errors
-from onnx_genai.errors import GenAIError
-from onnx_genai.types import (
-    Choice,
-    Chunk,
-    LogitsProcessor,
-    RankedDocument,
-    Result,
-    Sampler,
-    SamplingParams,
-    TokenLogprob,
-    Usage,
-)
+TYPE_CHECKING = False  # that of typing, whose import takes time; type checkers know the name
 
 if TYPE_CHECKING:
+    from onnx_genai import errors
+    from onnx_genai.errors import GenAIError
     from onnx_genai.pipelines import LLM, AsyncEmbedder, AsyncLLM, AsyncSession, Embedder, Session
+    from onnx_genai.types import (
+        Choice,
+        Chunk,
+        LogitsProcessor,
+        RankedDocument,
+        Result,
+        Sampler,
+        SamplingParams,
+        TokenLogprob,
+        Usage,
+    )
 
 __version__ = "0.1.0"
 
@@ -48,19 +47,21 @@ __all__ = [
     "errors",
 ]
 
+_PIPELINES = ("LLM", "AsyncEmbedder", "AsyncLLM", "AsyncSession", "Embedder", "Session")
+
 
 def __getattr__(name: str) -> object:
-    # These bring the compiled core and several libraries, a third of a second: commands such as --help do without, and
-    # Ctrl-C in that time is handled by the command line, not by a traceback of an import.
-    if name in ("LLM", "AsyncEmbedder", "AsyncLLM", "AsyncSession", "Embedder", "Session"):
-        from onnx_genai import pipelines
+    # What is imported here takes up to a second: commands such as --help do without the compiled core, and the command
+    # line is ready for Ctrl-C before any of it.
+    if name not in __all__:
+        raise AttributeError(f"module 'onnx_genai' has no attribute {name!r}")
+    from importlib import import_module
 
-        return {
-            "LLM": pipelines.LLM,
-            "AsyncEmbedder": pipelines.AsyncEmbedder,
-            "AsyncLLM": pipelines.AsyncLLM,
-            "AsyncSession": pipelines.AsyncSession,
-            "Embedder": pipelines.Embedder,
-            "Session": pipelines.Session,
-        }[name]
-    raise AttributeError(f"module 'onnx_genai' has no attribute {name!r}")
+    if name == "errors":
+        return import_module("onnx_genai.errors")
+    home = "pipelines" if name in _PIPELINES else "errors" if name == "GenAIError" else "types"
+    return getattr(import_module(f"onnx_genai.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,10 @@ from typing import Any
 
 import pytest
 
+from onnx_genai.cli import batch
+from onnx_genai.cli.batch_line import check_fields, parse_fields
+from onnx_genai.cli.options import SamplingOptions
+from onnx_genai.errors import InvalidArgumentError
 from tests.cli.conftest import Run
 
 TEXT = "Hello wörld 😀\nbye"
@@ -174,6 +179,180 @@ def test_batch_given_its_own_input_as_output_refuses_it(
 
     assert ran.code == 1
     assert prompts.read_bytes() == before
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_batch_given_overwrite_and_a_model_that_is_not_there_keeps_the_output(
+    run: Run, tmp_path: Path, existing: bool
+) -> None:
+    prompts = _write(tmp_path / "in.jsonl", [{"prompt": "Hi"}])
+    output = tmp_path / "out.jsonl"
+    if existing:
+        output.write_bytes(b"kept\n")
+
+    ran = run("generate", tmp_path / "nosuch", "--batch", prompts, "--output", output, "--overwrite")
+
+    assert ran.code == 1
+    assert (output.read_bytes() if output.exists() else b"") == (b"kept\n" if existing else b"")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
+@pytest.mark.parametrize("to_file", [True, False])
+def test_batch_given_a_pipe_answers_each_line(
+    run: Run, scripted_package: Callable[..., Path], tmp_path: Path, to_file: bool
+) -> None:
+    pipe, output = tmp_path / "in.pipe", tmp_path / "out.jsonl"
+    os.mkfifo(pipe)
+    lines = [{"id": n, "prompt": "Hi " + "x" * 50, "max_new_tokens": 2} for n in range(2000)]
+    text = "".join(json.dumps(line) + "\n" for line in lines)  # more than a pipe holds
+    writer = threading.Thread(target=lambda: pipe.write_text(text, encoding="utf-8"), daemon=True)
+    writer.start()
+
+    ran = run(
+        "generate", scripted_package(TEXT), "--batch", pipe, "--parallel", "64", *(["--output", output] * to_file)
+    )
+
+    writer.join(timeout=60)
+    assert ran.code == 0
+    found = [json.loads(line) for line in (output.read_text("utf-8") if to_file else ran.out).splitlines()]
+    assert [record["id"] for record in found] == list(range(2000))
+    assert {record["usage"]["completion_tokens"] for record in found} == {2}
+
+
+@pytest.mark.skipif(not Path("/dev/stdin").exists(), reason="needs /dev/stdin")
+def test_batch_given_standard_input_answers_each_line(
+    scripted_package: Callable[..., Path], tmp_path: Path, own_settings: Path
+) -> None:
+    program = "import sys; from onnx_genai.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "generate", str(scripted_package(TEXT)), "--batch", "/dev/stdin"]
+
+    done = subprocess.run(command, input=b'{"prompt": "Hi"}\n' * 3, capture_output=True, timeout=300, check=False)
+
+    assert done.returncode == 0
+    assert [json.loads(line)["text"] for line in done.stdout.splitlines()] == [TEXT] * 3
+
+
+def test_batch_given_a_file_that_shrinks_meanwhile_fails(
+    run: Run, scripted_package: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = _write(tmp_path / "in.jsonl", [{"prompt": "Hi"}] * 3)
+    opened = batch._open
+
+    def shrink(*arguments: Any) -> Any:
+        _write(prompts, [{"prompt": "Hi"}])
+        return opened(*arguments)
+
+    monkeypatch.setattr(batch, "_open", shrink)
+    for output in ([], ["--output", tmp_path / "out.jsonl"]):
+        _write(prompts, [{"prompt": "Hi"}] * 3)
+
+        ran = run("generate", scripted_package(TEXT), "--batch", prompts, *output)
+
+        assert ran.code == 1
+        assert "had 3 prompts at the start and 1 at the end" in ran.err
+        assert "3 prompts answered" not in ran.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="devices of POSIX")
+def test_batch_given_a_device_or_pipe_in_the_wrong_place_says_so(run: Run, model: Path, tmp_path: Path) -> None:
+    prompts = _write(tmp_path / "in.jsonl", [{"prompt": "Hi"}])
+    pipe = tmp_path / "out.pipe"
+    os.mkfifo(pipe)
+
+    for output in (pipe, "/dev/null"):
+        ran = run("generate", model, "--batch", prompts, "--output", output)
+        assert ran.code == 1
+        assert f"--output is {output}, a pipe or device" in ran.err
+    ran = run("generate", model, "--batch", "/dev/zero")
+    assert ran.code == 1
+    assert "--batch is /dev/zero, a device" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ('{"prompt": "a", "system": []}', r"system is \[\]; allowed: a text"),
+        ('{"prompt": "a", "logprobs": []}', r"logprobs is \[\]; allowed: a whole number"),
+        ('{"prompt": "a", "logprobs": true}', "logprobs is True"),
+        ('{"prompt": "a", "frequency_penalty": ""}', "frequency_penalty is ''; allowed: a number"),
+        ('{"prompt": "a", "presence_penalty": false}', "presence_penalty is False"),
+        ('{"prompt": "a", "top_p": "1"}', "top_p is '1'"),
+        ('{"prompt": "a", "top_k": 2.5}', "top_k is 2.5; allowed: a whole number"),
+        ('{"prompt": "a", "stop": [1]}', r"stop is \[1\]"),
+        ('{"prompt": "a", "regex": 1}', "regex is 1"),
+        ('{"prompt": "a", "lark": {}}', "lark is {}"),
+        ('{"prompt": "a", "schema": "x"}', "schema is 'x'"),
+        ('{"prompt": "a", "choice": "x"}', "choice is 'x'; allowed: a list of texts"),
+        ('{"prompt": "a", "max_tokens": 2, "max_new_tokens": 3}', "max_tokens and max_new_tokens"),
+        ('{"prompt": "a", "id": 2, "custom_id": 3}', "custom_id and id"),
+        ('{"prompt": "a", "seed": 2, "seed": 3}', "the key 'seed' twice"),
+        ('{"messages": null}', "needs either prompt or messages"),
+        ('{"messages": ["a"]}', "messages is"),
+    ],
+)
+def test_line_given_a_field_that_would_have_no_effect_is_refused(text: str, part: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=part):
+        check_fields(parse_fields(text.encode(), 1), 1)
+
+
+def test_line_given_null_says_nothing() -> None:
+    names = dict.fromkeys(SamplingOptions.__dataclass_fields__)
+
+    assert parse_fields(json.dumps({"prompt": "a", "system": None, **names}).encode(), 1) == {"prompt": "a"}
+
+
+def test_every_sampling_option_is_a_key_of_a_line() -> None:
+    for name in SamplingOptions.__dataclass_fields__:
+        with pytest.raises(InvalidArgumentError, match=f"{name} is"):
+            check_fields({"prompt": "a", name: {}}, 1)
+
+
+def test_batch_given_messages_puts_the_system_message_before_them(
+    run: Run, scripted_package: Callable[..., Path], tmp_path: Path
+) -> None:
+    user = {"role": "user", "content": "Hi"}
+    own = {"role": "system", "content": "Own."}
+    prompts = _write(
+        tmp_path / "in.jsonl",
+        [
+            {"messages": [user]},
+            {"messages": [{"role": "system", "content": "Given."}, user], "raw": False},
+            {"messages": [user], "system": "Own."},
+            {"messages": [own, user]},
+            {"id": 5, "messages": [own, user], "system": "Other."},
+            {"id": 6, "messages": [user], "raw": True},
+            {"id": 7, "prompt": "Hi", "raw": True, "system": "Own."},
+        ],
+    )
+    given = ("--system", "Given.", "--max-new-tokens", "2")
+
+    ran = run("generate", scripted_package(TEXT), "--batch", prompts, *given)
+
+    first, second, third, fourth, *bad = (json.loads(line) for line in ran.out.splitlines())
+    assert first["usage"]["prompt_tokens"] == second["usage"]["prompt_tokens"]
+    assert third["usage"]["prompt_tokens"] == fourth["usage"]["prompt_tokens"] < first["usage"]["prompt_tokens"]
+    assert [record["id"] for record in bad] == [5, 6, 7]
+    texts = [record["error"]["message"] for record in bad]
+    assert "one in system" in texts[0]
+    assert "messages need the chat template" in texts[1]
+    assert "system and raw exclude each other" in texts[2]
+
+
+def test_batch_given_a_greedy_command_line_lets_a_line_sample(
+    run: Run, checksum_package: Callable[..., Path], tmp_path: Path
+) -> None:
+    line = {"prompt": "w5 w6", "raw": True, "seed": 7}
+    prompts = _write(tmp_path / "in.jsonl", [line, {**line, "top_k": 40}, {**line, "no_greedy": True}])
+    command = ("generate", checksum_package("gqa"), "--max-new-tokens", "12")
+
+    lines = [json.loads(text) for text in run(*command, "--temperature", 0, "--batch", prompts).out.splitlines()]
+
+    alone = [
+        run(*command, "-p", "w5 w6", "--raw", "--seed", "7", *more).out
+        for more in ([], ["--top-k", "40"], ["--no-greedy"])
+    ]
+    assert [record["text"] + "\n" for record in lines] == alone
+    assert alone[0] != alone[1]
 
 
 @pytest.mark.parametrize("arguments", [["-p", "x"], ["--stream"], ["--json"], ["--session", "s"], ["--overwrite"]])

@@ -329,6 +329,7 @@ def test_generate_given_json_is_the_same_as_json_output(run: Run, script: Script
     [
         (["--regex", "a+", "--choice", "b"], "regex and choice exclude each other"),
         (["--output", "o.jsonl"], "--batch"),
+        (["--parallel", "4"], "--batch"),
         (["--n", "2", "--session", "s.kv"], "--n 1"),
         (["--schema", "nosuch.json"], "nosuch.json"),
     ],

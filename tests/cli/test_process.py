@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from onnx_genai.cli import app, main
+
 ROOT = Path(__file__).resolve().parents[2]
 PIECE = "é😀 word "
 
@@ -76,6 +78,77 @@ def test_generate_interrupted_while_it_loads_exits_at_once(model: Path) -> None:
 
     assert time.perf_counter() - started < 5
     assert (process.returncode, out, err) == (130, b"", b"^C interrupted\n")
+
+
+_INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+class Interrupter:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupter())
+from onnx_genai.cli import main
+sys.exit(main(["version"]))
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["onnx_genai.cli.app", "logging", "click", "onnx_genai.errors", "numpy", "onnx_genai.types"]
+)
+def test_command_interrupted_in_an_import_exits_with_130(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_IMPORT, module], capture_output=True, cwd=ROOT, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"^C interrupted\n")
+
+
+_INTERRUPTED_END = """
+import atexit, os, signal, sys
+from onnx_genai.cli import main
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+sys.argv[1:] = ["version"]
+sys.exit(main())
+"""
+
+
+def test_command_interrupted_while_the_interpreter_ends_exits_with_130() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_END], capture_output=True, cwd=ROOT, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (130, b"^C interrupted\n")
+    assert done.stdout.startswith(b"onnx-genai ")
+
+
+def test_command_leaves_ctrl_c_to_who_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def command(arguments: object) -> int:
+        seen.append(signal.getsignal(signal.SIGINT))
+        return 0
+
+    monkeypatch.setattr(app, "main", command)
+    before = signal.getsignal(signal.SIGINT)
+    for handler in (signal.default_int_handler, signal.SIG_IGN):
+        signal.signal(signal.SIGINT, handler)
+        try:
+            assert main(["version"]) == 0
+            assert signal.getsignal(signal.SIGINT) == handler
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    assert seen == [signal.default_int_handler, signal.SIG_IGN]
+
+
+def test_entry_imports_nothing() -> None:
+    program = "import sys; before = set(sys.modules); import onnx_genai.cli; print(*set(sys.modules) - before)"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+
+    assert set(done.stdout.split()) <= {"onnx_genai", "onnx_genai.cli", "__future__"}
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import pytest
 
 from onnx_genai import LLM, SamplingParams, compat, errors
 from onnx_genai.convert import import_gguf
-from onnx_genai.engine import EngineOptions
-from onnx_genai.graph import InputPort, resolve
+from onnx_genai.engine import EngineOptions, model_engine
+from onnx_genai.engine.providers import ChosenProviders, Provider
+from onnx_genai.graph import GraphContract, InputPort, resolve
 from onnx_genai.package import read
 from tests.convert.tiny import TINY, write_gguf
 
@@ -138,24 +139,81 @@ def test_variable_decides_where_nothing_is_said(
 
 
 @pytest.mark.parametrize(
-    ("options", "variable", "graph_backend"),
+    ("options", "variable", "on_cpu", "graph_backend"),
     [
-        ({}, None, "auto"),
-        ({}, "", "auto"),
-        ({}, "native", "native"),
-        ({"backend": "ort"}, "native", "ort"),
-        ({"ep": "cuda"}, None, "ort"),
-        ({"ep": "cuda"}, "ort", "ort"),
+        ({}, None, True, "auto"),
+        ({}, "", True, "auto"),
+        ({}, "native", True, "native"),
+        ({"backend": "ort"}, "native", True, "ort"),
+        ({}, None, False, "ort"),
+        ({}, "ort", False, "ort"),
+        ({"ep": "cuda"}, None, True, "auto"),  # cuda is not here
+        ({"ep": "cuda", "backend": "native", "ep_strict": False}, None, True, "native"),
     ],
 )
-def test_backend_of_the_graph_comes_from_option_variable_and_provider(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], variable: str | None, graph_backend: str
+def test_backend_of_the_graph_comes_from_option_variable_and_provider_in_use(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], variable: str | None, on_cpu: bool, graph_backend: str
 ) -> None:
     monkeypatch.delenv("ONNX_GENAI_BACKEND", raising=False)
     if variable is not None:
         monkeypatch.setenv("ONNX_GENAI_BACKEND", variable)
 
-    assert EngineOptions(**options).graph_backend == graph_backend
+    assert EngineOptions(**options).graph_backend(on_cpu=on_cpu) == graph_backend
+
+
+@pytest.mark.parametrize("variable", [None, "native"])
+def test_our_kernels_off_the_cpu_are_refused_when_the_provider_can_be_used(
+    monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    monkeypatch.delenv("ONNX_GENAI_BACKEND", raising=False)
+    options = EngineOptions(ep="cuda", ep_strict=False, backend="auto" if variable else "native")
+    if variable is not None:
+        monkeypatch.setenv("ONNX_GENAI_BACKEND", variable)
+
+    with pytest.raises(errors.InvalidArgumentError, match="is 'native' and ep is 'cuda'"):
+        options.graph_backend(on_cpu=False)
+
+
+@pytest.mark.parametrize("backend", ["auto", "native"])
+@pytest.mark.parametrize("ep", ["nosuch", "nosuch,cpu", "plugin", "metal", "plugin:/nosuch/lib.so|device=GPU"])
+def test_provider_that_is_not_here_changes_no_kernel(
+    quantized: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, ep: str, backend: str
+) -> None:
+    for name in ("ONNX_GENAI_BACKEND", "ONNX_GENAI_EP_LIBRARY", "ONNX_GENAI_METAL_EP_LIB", "ONNX_GENAI_MLX_EP_LIBRARY"):
+        monkeypatch.delenv(name, raising=False)
+    folder = quantized("llama", "int4")
+    wanted, wanted_logprobs, _ = answers(folder)
+
+    found, logprobs, facts = answers(folder, ep=ep, ep_strict=False, backend=backend)
+
+    assert (facts["backend"], facts["execution_provider"]) == ("native", "cpu")
+    assert (found, logprobs) == (wanted, wanted_logprobs)
+
+
+@pytest.mark.parametrize(("on_cpu", "kernels"), [(False, "ort"), (True, "native")])
+def test_provider_that_cannot_load_the_model_leaves_the_kernels_of_the_cpu(
+    quantized: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, on_cpu: bool, kernels: str
+) -> None:
+    monkeypatch.delenv("ONNX_GENAI_BACKEND", raising=False)
+    tried: list[tuple[str, str]] = []
+    opened = model_engine._open_core
+
+    def open_core(package: Any, options: Any, contract: GraphContract, library: Any, chosen: Any, table: Any) -> Any:
+        tried.append((chosen.effective, contract.products.backend))
+        if chosen.providers:
+            raise errors.BackendError("it has no such kernel")
+        return opened(package, options, contract, library, chosen, table)
+
+    provider = Provider(entry="mine", name="mine", device="CPU" if on_cpu else "GPU")
+    monkeypatch.setattr(model_engine, "_open_core", open_core)
+    monkeypatch.setattr(model_engine, "usable_providers", lambda *_, **__: ChosenProviders(providers=(provider,)))
+
+    found, logprobs, facts = answers(quantized("llama", "int4"), ep="mine", ep_strict=False)
+
+    assert tried == [("mine,cpu", kernels), ("cpu", "native")]
+    assert facts["backend"] == "native"
+    monkeypatch.undo()
+    assert (found, logprobs) == answers(quantized("llama", "int4"))[:2]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from onnx_genai import LLM, AsyncLLM, SamplingParams
+from onnx_genai.engine import profile
+from onnx_genai.engine.trace import RequestTrack
 from onnx_genai.errors import AbortedError, InvalidArgumentError
 from tests.chrome_trace import check_trace, outermost, read_trace, thread
 
@@ -341,3 +343,12 @@ def test_async_profile_is_the_same(checksum_package: Callable[..., Path], tmp_pa
 
     check_trace(read_trace(tmp_path / "one.json"))
     check_trace(read_trace(tmp_path / "two.json"))
+
+
+@pytest.mark.parametrize(
+    ("finished", "num_tokens", "rate"), [(3_000_000_010, 4, 1.0), (10, 4, None), (3_000_000_010, 1, None)]
+)
+def test_rate_of_a_request_is_none_where_no_time_passed(finished: int, num_tokens: int, rate: float | None) -> None:
+    track = RequestTrack(id=1, tokens=[(10, 1)], finished=finished, num_tokens=num_tokens)
+
+    assert profile._request(track, has_tokens=False).decode_tokens_per_second == rate

@@ -139,7 +139,7 @@ def group(context: click.Context, config: str | None, debug: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line.
+    """:func:`onnx_genai.cli.main`, when everything is imported.
 
     Args:
         arguments: Without the program's name; None takes those of the process.

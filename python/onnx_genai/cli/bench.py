@@ -8,7 +8,7 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["Test", "bench", "prefill_seconds", "tests_for"]
 
 _SEED = 20240607
+_PAIRS = 3
+"""Of a short and a long run, whose difference is what is measured."""
+_PIECES = 16
+"""Arrivals of a sequence that are enough to time it by, where several tokens arrive at once."""
+_UNKNOWN = "not measurable"
 
 
 if TYPE_CHECKING:
@@ -158,8 +163,8 @@ class _Subject:
 @dataclass(slots=True)
 class _Row:
     test: Test
-    samples: list[list[float]]
-    """[subject][repetition] tokens a second."""
+    samples: list[list[float | None]]
+    """[subject][repetition] tokens a second; None where they could not be measured."""
 
 
 def _measured(test: Test, subjects: Sequence[_Subject], repetitions: int) -> _Row:
@@ -171,6 +176,11 @@ def _measured(test: Test, subjects: Sequence[_Subject], repetitions: int) -> _Ro
         order = list(enumerate(subjects))
         for place, subject in order if repetition % 2 == 0 else reversed(order):
             row.samples[place].append(rate_of(subject.llm, test))
+    if any(None in samples for samples in row.samples):
+        console.note(
+            f"{test.name}: {_UNKNOWN}; it takes too little beside what is computed before it, and that time varies by "
+            "more; use more tokens, or less depth"
+        )
     return row
 
 
@@ -185,56 +195,74 @@ def _check_room(tests: Sequence[Test], subject: _Subject) -> None:
         )
 
 
-def rate_of(llm: LLM, test: Test) -> float:
-    """Runs a test once and returns tokens a second, of all its sequences together."""
+def rate_of(llm: LLM, test: Test) -> float | None:
+    """Runs a test once and returns tokens a second, of all its sequences together; None if they cannot be measured."""
     llm.engine.clear_prefix_cache()
     if test.kind == "tg":
         return _decode_rate(llm, test)
     seconds = prefill_seconds(llm, test.depth, test.num_tokens, test.batch)
-    return test.num_tokens * test.batch / seconds
+    return None if seconds is None else test.num_tokens * test.batch / seconds
 
 
-def prefill_seconds(llm: LLM, depth: int, num_tokens: int, batch: int) -> float:
+def prefill_seconds(llm: LLM, depth: int, num_tokens: int, batch: int) -> float | None:
     """Seconds for prompts of ``num_tokens`` behind ``depth`` tokens.
 
     The tokens before are computed first and found again in the prefix cache. A decoder that shares nothing computes
-    them again; then their own time is taken off.
+    them again; then their own time is taken off, and None tells that what is left cannot be told from the noise.
     """
     prompts = [_random_ids(llm, depth + num_tokens, row) for row in range(batch)]
-    before = 0.0
-    if depth:
-        start = time.perf_counter()
-        _first_tokens(llm, [ids[:depth] for ids in prompts])
-        before = time.perf_counter() - start
-    start = time.perf_counter()
-    cached = _first_tokens(llm, prompts)
-    seconds = time.perf_counter() - start
+    if not depth:
+        return _timed(llm, prompts, 1)[0]
+    before = [ids[:depth] for ids in prompts]
+    first, _ = _timed(llm, before, 1)
+    seconds, cached = _timed(llm, prompts, 1)
     block = _whole(llm.info().get("block_size")) or 1
-    return seconds if cached >= batch * (depth - block) else max(seconds - before, 1e-9)
+    if cached >= batch * (depth - block):
+        return seconds
+    return _difference(
+        lambda: _timed(llm, before, 1, anew=True)[0],
+        lambda: _timed(llm, prompts, 1, anew=True)[0],
+        known=[] if cached else [seconds - first],
+    )
 
 
-def _first_tokens(llm: LLM, prompts: Sequence[list[int]]) -> int:
-    """Computes prompts together; returns the tokens that were found in the cache."""
-    results = llm.generate(prompts, _params(1))
-    return sum(result.usage.cached_tokens for result in results)
+def _difference(less: Callable[[], float], more: Callable[[], float], *, known: Sequence[float] = ()) -> float | None:
+    """By how many seconds ``more`` takes longer: the median of several pairs, which may be partly ``known``.
+
+    None if the pairs differ by more than that.
+    """
+    found = list(known)
+    while len(found) < _PAIRS:
+        start = less()
+        found.append(more() - start)
+    middle = statistics.median(found)
+    return middle if middle > max(found) - min(found) else None
 
 
-def _decode_rate(llm: LLM, test: Test) -> float:
+def _timed(llm: LLM, prompts: Sequence[list[int]], num_tokens: int, *, anew: bool = False) -> tuple[float, int]:
+    """Answers prompts together; the seconds, and the tokens that were found in the cache, which ``anew`` empties."""
+    if anew:
+        llm.engine.clear_prefix_cache()
+    start = time.perf_counter()
+    results = llm.generate(prompts, _params(num_tokens))
+    seconds = time.perf_counter() - start
+    return seconds, sum(result.usage.cached_tokens for result in results)
+
+
+def _decode_rate(llm: LLM, test: Test) -> float | None:
     """Tokens a second from the moment when all sequences have their first token."""
     prompts = [_random_ids(llm, max(test.depth, 1), row) for row in range(test.batch)]
     times = _token_times(llm, prompts, test.num_tokens + 1)
     start = max(own[0] for own in times)
-    after = [moment for own in times for moment in own if moment > start]
-    if after:
-        return len(after) / (max(after) - start)
-    # So fast that all tokens came in one piece: then the time of one token is taken off that of all.
-    seconds = []
-    for num_tokens in (1, test.num_tokens + 1):
-        llm.engine.clear_prefix_cache()
-        begun = time.perf_counter()
-        llm.generate(prompts, _params(num_tokens))
-        seconds.append(time.perf_counter() - begun)
-    return test.num_tokens * test.batch / max(seconds[1] - seconds[0], 1e-9)
+    after = [[moment for moment in own if moment > start] for own in times]
+    if all(len(set(own)) >= min(test.num_tokens / 2, _PIECES) for own in after):
+        return sum(map(len, after)) / (max(map(max, after)) - start)
+    # So fast that tokens came in pieces of many: then the time of one token is taken off that of all.
+    seconds = _difference(
+        lambda: _timed(llm, prompts, 1, anew=True)[0],
+        lambda: _timed(llm, prompts, test.num_tokens + 1, anew=True)[0],
+    )
+    return None if seconds is None else test.num_tokens * test.batch / seconds
 
 
 def _token_times(llm: LLM, prompts: Sequence[list[int]], num_tokens: int) -> list[list[float]]:
@@ -285,8 +313,16 @@ def _weight_bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in {file for name in names for file in folder.rglob(name)})
 
 
-def _mean_sd(samples: Sequence[float]) -> tuple[float, float]:
-    return statistics.fmean(samples), statistics.stdev(samples) if len(samples) > 1 else 0.0
+def _mean_sd(samples: Sequence[float | None]) -> tuple[float, float] | None:
+    """None if a sample could not be measured: a mean of the others would be one of a choice."""
+    known = [sample for sample in samples if sample is not None]
+    if len(known) < len(samples):
+        return None
+    return statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else 0.0
+
+
+def _ratio(second: tuple[float, float] | None, first: tuple[float, float] | None) -> float | None:
+    return None if first is None or second is None else second[0] / first[0]
 
 
 def _label(subject: _Subject) -> str:
@@ -302,18 +338,19 @@ def _table(subjects: Sequence[_Subject], rows: Iterable[_Row]) -> Iterable[str]:
     right = {"size", "threads", "test", "t/s", "ratio"}
     yield f"| {' | '.join('---:' if name in right else '---' for name in head)} |"
     for row in rows:
-        first = _mean_sd(row.samples[0])[0]
+        first = _mean_sd(row.samples[0])
         for place, subject in enumerate(subjects):
             info = subject.llm.info()
-            mean, deviation = _mean_sd(row.samples[place])
+            own = _mean_sd(row.samples[place])
+            times = _ratio(own, first)
             cells = [
                 _label(subject),
                 f"{_weight_bytes(subject.path) / 2**20:.1f} MiB",
                 f"{info.get('execution_provider')} ({info.get('decoder')}, {info.get('backend')})",
                 str(info.get("intra_op_threads")),
                 row.test.name,
-                f"{mean:.2f} ± {deviation:.2f}",
-                *([f"{mean / first:.2f}"] if ratio else []),
+                _UNKNOWN if own is None else f"{own[0]:.2f} ± {own[1]:.2f}",
+                *(["-" if times is None else f"{times:.2f}"] if ratio else []),
             ]
             yield f"| {' | '.join(cells)} |"
 
@@ -338,11 +375,12 @@ def _report_object(subjects: Sequence[_Subject], rows: Iterable[_Row]) -> dict[s
 
 
 def _row_object(row: _Row) -> dict[str, Any]:
+    found = [_mean_sd(samples) for samples in row.samples]
     results: list[dict[str, Any]] = []
-    for samples in row.samples:
-        mean, deviation = _mean_sd(samples)
+    for samples, own in zip(row.samples, found, strict=True):
+        mean, deviation = (None, None) if own is None else own
         results.append({"mean": mean, "stddev": deviation, "samples": samples})
     value: dict[str, Any] = {"name": row.test.name, **dataclasses.asdict(row.test), "tokens_per_second": results}
     if len(results) > 1:
-        value["ratio"] = results[1]["mean"] / results[0]["mean"]
+        value["ratio"] = _ratio(found[1], found[0])
     return value

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, Any, TypeVar
 
 import click
 
@@ -27,6 +27,7 @@ __all__ = [
     "read_stdin",
     "report_failure",
     "report_interrupt",
+    "tell_what_is_awaited",
     "warn",
     "write",
 ]
@@ -104,7 +105,9 @@ def read_stdin() -> str:
     Raises:
         InvalidArgumentError: It is not UTF-8.
     """
-    _tell_what_is_awaited()
+    tell_what_is_awaited(
+        sys.stdin, "reading the prompt from standard input until it ends; with </dev/null nothing is read"
+    )
     data = sys.stdin.buffer.read()
     try:
         text = data.decode("utf-8-sig")
@@ -115,14 +118,14 @@ def read_stdin() -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def _tell_what_is_awaited() -> None:
-    """A pipe that nobody writes to and nobody closes would be a silent wait for ever."""
+def tell_what_is_awaited(file: IO[Any], text: str) -> None:
+    """Waits a moment for ``file``; a pipe that nobody writes to and nobody closes would be a silent wait for ever."""
     try:
-        waits = not select.select([sys.stdin], [], [], AWAIT_SECONDS)[0]
+        waits = not select.select([file], [], [], AWAIT_SECONDS)[0]
     except (OSError, ValueError, TypeError):  # not a file that can be waited for
         return
     if waits:
-        note("reading the prompt from standard input until it ends; with </dev/null nothing is read")
+        note(text)
 
 
 def interruptible(work: Callable[[], T]) -> T:

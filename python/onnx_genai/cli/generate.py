@@ -16,6 +16,7 @@ from onnx_genai.cli.models import MODEL, fetched_model
 from onnx_genai.cli.options import ModelOptions, SamplingOptions, model_options, sampling_options, take, take_sampling
 from onnx_genai.cli.profile import AnswerTimes, ProfileOptions, Profiler, profile_options
 from onnx_genai.cli.prompts import Request, SavedTurns, given_prompt, grammar_from, plain_text, request_for
+from onnx_genai.cli.settings import COMMAND_LINE, source_rank
 from onnx_genai.cli.stats import Stats, block_lines, compact_line, finish_word, resident_bytes
 from onnx_genai.errors import InvalidArgumentError
 
@@ -90,6 +91,8 @@ def generate(context: click.Context, /, model: str, **values: Any) -> None:
         return
     if values["output"] is not None or values["overwrite"]:
         raise click.UsageError("--output and --overwrite belong to --batch; an answer goes to standard output")
+    if source_rank(context, "parallel") == COMMAND_LINE:
+        raise click.UsageError("--parallel belongs to --batch; one prompt is answered at a time")
     output = _output(values, sampling)
     prompt = given_prompt(values["prompt"])
     path = fetched_model(model, variant=loading.variant, offline=loading.offline)
@@ -111,6 +114,7 @@ def _batch(
     profiler: Profiler,
 ) -> None:
     from onnx_genai.cli.batch import BatchOptions, run_batch
+    from onnx_genai.cli.batch_line import LineDefaults
 
     for name in ("prompt", "session", "stream", "json_output"):
         if values[name]:
@@ -120,10 +124,7 @@ def _batch(
         output=None if values["output"] == Path("-") else values["output"],
         overwrite=values["overwrite"],
         parallel=values["parallel"],
-        system=values["system"],
-        raw=values["raw"],
-        sampling=sampling,
-        grammar=grammar,
+        defaults=LineDefaults(system=values["system"], raw=values["raw"], sampling=sampling, grammar=grammar),
     )
     run_batch(
         lambda: fetched_model(model, variant=loading.variant, offline=loading.offline), loading, options, profiler

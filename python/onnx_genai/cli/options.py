@@ -285,12 +285,12 @@ class SamplingOptions:
                 min_p=self.min_p,
                 seed=self.seed,
                 repetition_penalty=self.repetition_penalty,
-                frequency_penalty=self.frequency_penalty or 0.0,
-                presence_penalty=self.presence_penalty or 0.0,
+                frequency_penalty=0.0 if self.frequency_penalty is None else self.frequency_penalty,
+                presence_penalty=0.0 if self.presence_penalty is None else self.presence_penalty,
                 stop=self.stop,
                 n=self.n,
                 logprobs=self.logprobs is not None,
-                top_logprobs=self.logprobs or 0,
+                top_logprobs=0 if self.logprobs is None else self.logprobs,
             )
         except InvalidArgumentError as error:
             raise click.UsageError(str(error)) from error

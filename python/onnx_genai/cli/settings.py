@@ -25,6 +25,7 @@ else:
     import tomli as tomllib
 
 __all__ = [
+    "COMMAND_LINE",
     "CONFIG_VARIABLE",
     "ENVIRONMENT_RANK",
     "Config",
@@ -39,12 +40,14 @@ __all__ = [
 ]
 
 CONFIG_VARIABLE = "ONNX_GENAI_CONFIG"
+COMMAND_LINE = 3
+"""The rank of what was typed."""
 _RANKS = {
     click.core.ParameterSource.DEFAULT: 0,
     click.core.ParameterSource.DEFAULT_MAP: 1,
     click.core.ParameterSource.ENVIRONMENT: 2,
-    click.core.ParameterSource.COMMANDLINE: 3,
-    click.core.ParameterSource.PROMPT: 3,
+    click.core.ParameterSource.COMMANDLINE: COMMAND_LINE,
+    click.core.ParameterSource.PROMPT: COMMAND_LINE,
 }
 ENVIRONMENT_RANK = _RANKS[click.core.ParameterSource.ENVIRONMENT]
 """Of :func:`source_rank`: from here on somebody wanted it for this start of the program."""

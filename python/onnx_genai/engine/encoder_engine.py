@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnx_genai import _core
-from onnx_genai.engine.providers import ChosenProviders, Provider, load_with, parse_providers
+from onnx_genai.engine.providers import ChosenProviders, Provider, load_with, parse_providers, usable_providers
 from onnx_genai.engine.runtime import OrtLibrary, find_ort_library
 from onnx_genai.engine.spec import to_core_pair, to_core_port
 from onnx_genai.errors import InvalidArgumentError
@@ -134,8 +134,7 @@ class EncoderEngine:
         modes = () if contract.is_pooled else pooling
         spec = _core_spec(contract, modes, pad_id=pad_id, vocab_size=source.package.vocab_size or 0)
         core, providers = load_with(
-            options.providers,
-            library,
+            usable_providers(options.providers, library, strict=options.ep_strict),
             lambda chosen: _open_core(spec, source.package, options, library, chosen),
             strict=options.ep_strict,
         )

@@ -16,4 +16,4 @@ def describe_graph(package: ModelPackage, *, backend: Backend = "auto") -> dict[
     Raises:
         PackageError, UnsupportedError: The graph cannot be used; the text says why.
     """
-    return graph.describe(graph.resolve(package, backend=EngineOptions(backend=backend).graph_backend))
+    return graph.describe(graph.resolve(package, backend=EngineOptions(backend=backend).graph_backend(on_cpu=True)))

@@ -28,7 +28,7 @@ from onnx_genai.engine.memory_use import MemoryUse, measure_memory
 from onnx_genai.engine.options import EngineOptions
 from onnx_genai.engine.params import RequestOptions, to_core_params
 from onnx_genai.engine.profile import Verbosity, check_verbosity
-from onnx_genai.engine.providers import ChosenProviders, load_with
+from onnx_genai.engine.providers import ChosenProviders, load_with, usable_providers
 from onnx_genai.engine.recording import MAX_EVENTS, Recording
 from onnx_genai.engine.runtime import OrtLibrary, find_ort_library
 from onnx_genai.engine.spec import to_core_spec
@@ -124,10 +124,8 @@ class ModelEngine:
         """
         options = options or EngineOptions()
         library = find_ort_library()
-        contract = graph.resolve(
-            package, decoder=options.decoder, kv_dtype=options.kv_dtype, backend=options.graph_backend
-        )
-        stamps = file_stamps(contract)
+        chosen = usable_providers(options.providers, library, strict=options.ep_strict)
+        resolved = _resolved(package, options, chosen)
         core_table = _core.TokenTable(
             byte_fallback=table.decoding == "byte_fallback",
             strip_first_space=table.strip_first_space,
@@ -135,12 +133,13 @@ class ModelEngine:
             kinds=table.kinds,
             first=table.first,
         )
-        core, providers = load_with(
-            options.providers,
-            library,
-            lambda chosen: _open_core(package, options, contract, library, chosen, core_table),
-            strict=options.ep_strict,
-        )
+
+        def load(providers: ChosenProviders) -> tuple[_core.Engine, graph.GraphContract, tuple[FileStamp, ...]]:
+            # Another graph if providers fell away: whose kernels run is a matter of those that are in use.
+            contract, stamps = resolved if providers is chosen else _resolved(package, options, providers)
+            return _open_core(package, options, contract, library, providers, core_table), contract, stamps
+
+        (core, contract, stamps), providers = load_with(chosen, load, strict=options.ep_strict)
         _log.info("%s: execution provider %s", contract.model_path.parent.name, providers.effective)
         return cls(core, package, table, library, contract, core_table, tokenize, stamps)
 
@@ -359,6 +358,19 @@ def prompt_array(prompt: PromptIds) -> npt.NDArray[np.int64]:
     return np.asarray(prompt, dtype=np.int64)
 
 
+def _resolved(
+    package: ModelPackage, options: EngineOptions, providers: ChosenProviders
+) -> tuple[graph.GraphContract, tuple[FileStamp, ...]]:
+    """The graph as these providers run it, and how its files look."""
+    contract = graph.resolve(
+        package,
+        decoder=options.decoder,
+        kv_dtype=options.kv_dtype,
+        backend=options.graph_backend(on_cpu=providers.on_cpu),
+    )
+    return contract, file_stamps(contract)
+
+
 def _kv_bytes_per_token(contract: graph.GraphContract) -> int:
     """Of a paged graph; int8 KV has a float32 scale for each head's key and value."""
     total = 0
@@ -394,7 +406,7 @@ def _open_core(
     table: _core.TokenTable,
 ) -> _core.Engine:
     memory = plan_memory(
-        options if providers.providers else dataclasses.replace(options, ep="cpu", ep_options={}),
+        dataclasses.replace(options, ep="cpu", ep_options={}) if providers.on_cpu else options,
         block_bytes=_kv_bytes_per_token(contract) * contract.block_size,
         context_bytes=_kv_bytes_per_token(contract) * contract.context_limit,
         available_bytes=_core.available_host_memory_bytes(),

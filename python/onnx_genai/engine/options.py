@@ -86,7 +86,7 @@ class EngineOptions:
 
     @property
     def on_cpu(self) -> bool:
-        """KV lies in host memory."""
+        """KV lies in host memory if every provider that is asked for can be used."""
         return all(provider.on_cpu for provider in self.providers)
 
     @property
@@ -94,23 +94,35 @@ class EngineOptions:
         """What ``ep`` lists, without ``cpu``."""
         return parse_providers(self.ep, self.ep_options)
 
-    @property
-    def graph_backend(self) -> Backend:
-        """``backend`` with the environment and the provider taken into account: our kernels run on the CPU."""
-        wanted = self.backend
-        if wanted == "auto":
-            wanted = cast("Backend", os.environ.get(BACKEND_VARIABLE) or "auto")
-        return "ort" if wanted == "auto" and not self.on_cpu else wanted
+    def graph_backend(self, *, on_cpu: bool) -> Backend:
+        """``backend`` with the environment taken into account, where the model runs on the CPU or elsewhere.
 
-    def _check_backend(self) -> None:
-        _check_name("backend", self.backend, get_args(Backend))
-        name = "backend" if self.backend != "auto" else BACKEND_VARIABLE
-        _check_name(name, self.graph_backend, get_args(Backend))
-        if self.graph_backend == "native" and not self.on_cpu:
+        Args:
+            on_cpu: All providers that are in use compute in host memory, where our kernels run.
+
+        Raises:
+            InvalidArgumentError: Our kernels are asked for, and the model does not run on the CPU.
+        """
+        name, wanted = self._wanted_backend
+        if wanted == "native" and not on_cpu:
             raise InvalidArgumentError(
                 f"{name} is 'native' and ep is {self.ep!r}; allowed: ep 'cpu', on which our kernels run, or backend "
                 "'auto' or 'ort'"
             )
+        return "ort" if wanted == "auto" and not on_cpu else wanted
+
+    @property
+    def _wanted_backend(self) -> tuple[str, Backend]:
+        """What says it, and what it says."""
+        if self.backend != "auto":
+            return "backend", self.backend
+        return BACKEND_VARIABLE, cast("Backend", os.environ.get(BACKEND_VARIABLE) or "auto")
+
+    def _check_backend(self) -> None:
+        _check_name("backend", self.backend, get_args(Backend))
+        _check_name(*self._wanted_backend, get_args(Backend))
+        if self.ep_strict:  # else it is seen when the model is loaded whether the provider can be used
+            self.graph_backend(on_cpu=self.on_cpu)
 
     def _check_ep_options(self) -> None:
         if not isinstance(self.ep_options, Mapping):

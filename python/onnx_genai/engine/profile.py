@@ -331,8 +331,9 @@ def _gaps(track: RequestTrack) -> list[float]:
 def _request(track: RequestTrack, *, has_tokens: bool) -> RequestProfile:
     first = track.tokens[0][0] if track.tokens and track.open_state < 2 else None
     rate = None
-    if first is not None and track.finished is not None and track.num_tokens is not None and track.num_tokens > 1:
-        rate = (track.num_tokens - 1) / max((track.finished - first) / 1e9, 1e-9)
+    if first is not None and track.finished is not None and track.num_tokens is not None:
+        nanoseconds = track.finished - first
+        rate = (track.num_tokens - 1) * 1e9 / nanoseconds if track.num_tokens > 1 and nanoseconds > 0 else None
 
     def seconds(begin: int | None, end: int | None) -> float | None:
         return None if begin is None or end is None else (end - begin) / 1e9

@@ -24,7 +24,15 @@ from onnx_genai import _core
 from onnx_genai.engine.runtime import OrtLibrary
 from onnx_genai.errors import BackendError, GenAIError, InvalidArgumentError, NotFoundError, UnsupportedError
 
-__all__ = ["ChosenProviders", "Provider", "choose_providers", "load_with", "parse_providers", "warn"]
+__all__ = [
+    "ChosenProviders",
+    "Provider",
+    "choose_providers",
+    "load_with",
+    "parse_providers",
+    "usable_providers",
+    "warn",
+]
 
 T = TypeVar("T")
 
@@ -98,6 +106,11 @@ class ChosenProviders:
     """One short line for each entry that cannot be used."""
 
     @property
+    def on_cpu(self) -> bool:
+        """All of them compute in host memory."""
+        return all(provider.on_cpu for provider in self.providers)
+
+    @property
     def effective(self) -> str:
         """Names, best first; ``cpu`` takes what is left."""
         return ",".join([*(provider.name for provider in self.providers), "cpu"])
@@ -166,29 +179,30 @@ def warn(text: str) -> None:
     _log.warning("%s", text)
 
 
-def load_with(
-    providers: tuple[Provider, ...], library: OrtLibrary, load: Callable[[ChosenProviders], T], *, strict: bool
-) -> tuple[T, ChosenProviders]:
-    """Loads a model with those that can be used, and with the CPU alone if they cannot load it.
+def usable_providers(providers: tuple[Provider, ...], library: OrtLibrary, *, strict: bool) -> ChosenProviders:
+    """:func:`choose_providers`, which warns of each that falls away."""
+    chosen = choose_providers(providers, library, strict=strict)
+    for text in chosen.warnings:
+        warn(text)
+    return chosen
 
-    Warns of each that falls away; ``strict`` fails instead.
+
+def load_with(
+    chosen: ChosenProviders, load: Callable[[ChosenProviders], T], *, strict: bool
+) -> tuple[T, ChosenProviders]:
+    """Loads a model with the providers, and with the CPU alone, after a warning, if they cannot load it.
 
     Args:
-        providers: What was asked for.
-        library: Has the providers that are built in.
+        chosen: Those that can be used.
         load: Loads the model with what is chosen, perhaps twice.
-        strict: A provider that cannot be used is an error.
+        strict: The first attempt is the only one.
 
     Returns:
         What ``load`` gave, and with which providers.
 
     Raises:
-        NotFoundError, UnsupportedError: ``strict``, and one cannot be used; the text says why.
-        BackendError: The model cannot be loaded.
+        BackendError, UnsupportedError: The model cannot be loaded.
     """
-    chosen = choose_providers(providers, library, strict=strict)
-    for text in chosen.warnings:
-        warn(text)
     try:
         return load(chosen), chosen
     except (BackendError, UnsupportedError) as error:
