@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from onnx_genai import grammar
 from onnx_genai.errors import BackendError, InvalidArgumentError
-from tests.grammar.walk import accepts, allowed, object_schema, special_tokens, vocabulary, walk
+from tests.grammar.walk import accepts, allowed, object_schema, vocabulary, walk
 
 pytestmark = pytest.mark.boundary
 
@@ -124,25 +124,6 @@ def test_structural_tags() -> None:
     assert not accepts(spec, 'so <f=a>{"y": 1}</f>')
     with pytest.raises(InvalidArgumentError, match="no trigger"):
         grammar.structural_tags([{"begin": "<g>"}], ["<f="])
-
-
-def test_structural_tags_of_special_tokens() -> None:
-    special = special_tokens()
-    tag = {"begin": "<s>f=", "schema": {"type": "integer"}, "end": "<|im_end|>"}
-    spec = grammar.structural_tags([tag], ["<s>"], special=special)
-    assert accepts(spec, "free text")
-    assert accepts(spec, "so <s>f=1<|im_end|> and <s>f=23<|im_end|> done")
-    assert not accepts(spec, "so <s>")
-    assert not accepts(spec, "so <s>g")
-    assert not accepts(spec, 'so <s>f="x"<|im_end|>')
-    assert not accepts(spec, "so <s>f=1<s>f=1<|im_end|>")
-    assert not accepts(spec, "so <|im_end|>")
-    behind = grammar.structural_tags([{**tag, "begin": "call <s>"}], ["call "], special=special)
-    assert accepts(behind, "a call <s>1<|im_end|> b")
-    assert not accepts(behind, "a call b")
-    for begin, trigger in (("<s>f=", "<s"), ("<s>f=", "<s>f"), ("a<s>", "a<s>"), ("a<s>", "a<")):
-        with pytest.raises(InvalidArgumentError, match="special token '<s>'"):
-            grammar.structural_tags([{**tag, "begin": begin}], [trigger], special=special)
 
 
 def test_types_become_schemas_and_objects() -> None:
