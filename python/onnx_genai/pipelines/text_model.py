@@ -12,7 +12,7 @@ import numpy as np
 
 from onnx_genai import package
 from onnx_genai.engine import EngineOptions, ModelEngine, PromptIds, describe_graph
-from onnx_genai.errors import InternalError, InvalidArgumentError, NotFoundError, UnsupportedError
+from onnx_genai.errors import ContextOverflowError, InternalError, InvalidArgumentError, NotFoundError, UnsupportedError
 from onnx_genai.pipelines.chat import ChatAbilities, ChatRequest, PreparedChat, tools_as_text
 from onnx_genai.pipelines.profile_run import ProfileRun
 from onnx_genai.template import ChatTemplate, GuardedPrompt
@@ -260,6 +260,7 @@ class TextModel:
         )
 
     def _chat_ids(self, prompt: GuardedPrompt) -> list[int]:
+        self.check_room(prompt.text)
         return self.tokenizer.encode(prompt.text, add_special_tokens=False, plain=prompt.plain)
 
     def _needed_template(self) -> ChatTemplate:
@@ -284,6 +285,23 @@ class TextModel:
             pass
         return self._guarded(_before_user(messages, text), template_kwargs=template_kwargs)
 
+    def check_room(self, text: str) -> None:
+        """Refuses a text that cannot be a prompt whatever its tokens, without the time and memory to tokenise it.
+
+        Raises:
+            ContextOverflowError: It has more tokens than the context window.
+            InvalidArgumentError: It is no text that has tokens.
+        """
+        limit = self.context_limit
+        if limit is None or len(text) <= limit:
+            return
+        least = self.tokenizer.least_tokens(text)
+        if least > limit:
+            raise ContextOverflowError(
+                f"the prompt is a text of {len(text)} characters, which are at least {least} tokens, but the context "
+                f"window has {limit} ({self.context_source}); shorten the prompt"
+            )
+
     def fill_in(self, prefix: Prompt, suffix: str, params: SamplingParams | None) -> tuple[list[int], SamplingParams]:
         """Returns prompt ids and parameters that make the model write what belongs between two texts.
 
@@ -298,6 +316,8 @@ class TextModel:
             )
         if not isinstance(prefix, str) or not isinstance(suffix, str):
             raise InvalidArgumentError("suffix needs a prompt and a suffix that are texts")
+        self.check_room(prefix)
+        self.check_room(suffix)
         ids = marks.prompt_ids(
             prefix,
             suffix,
@@ -323,6 +343,7 @@ class TextModel:
         if isinstance(prompt, str):
             if not prompt:
                 raise InvalidArgumentError("the prompt is empty; give at least one character")
+            self.check_room(prompt)
             prompt = self.tokenizer.encode(prompt)
         return prompt, params
 

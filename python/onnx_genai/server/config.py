@@ -42,6 +42,10 @@ class Limits:
     """Tools and response format of a request, each as JSON text."""
     max_scored_tokens: int = 8192
     """Tokens of a prompt whose log-probabilities are asked for (``echo`` with ``logprobs``)."""
+    max_tokenized_bytes: int = 4 * 2**20
+    """Text that ``/tokenize`` takes, in bytes of UTF-8."""
+    max_detokenized_tokens: int = 2**20
+    """Token ids that ``/detokenize`` takes."""
     max_sessions: int = 256
     """Sessions that are kept for each key, and as many responses; the one unused for longest makes room."""
     max_session_bytes: int = 64 * 2**20

@@ -16,7 +16,7 @@ from onnx_genai.types import Chunk, Result, SamplingParams, TokenLogprob, Usage
 
 __all__ = ["CallPart", "ChatAnswer", "ChatCall", "ChatPart", "CompletionOptions", "ServedModel"]
 
-_LONG_TEXT = 4096
+_LONG_TEXT = 512
 """Characters from which a text is tokenised outside of the event loop."""
 
 
@@ -129,6 +129,15 @@ class ServedModel:
             return self._llm.tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return await asyncio.to_thread(self._llm.tokenizer.encode, text, add_special_tokens=add_special_tokens)
 
+    async def encode_prompt(self, text: str) -> list[int]:
+        """Token ids of a text that is to be a prompt.
+
+        Raises:
+            ContextOverflowError: It cannot fit the context window.
+        """
+        self._llm.check_room(text)
+        return await self.encode(text)
+
     async def count(self, *texts: str) -> int:
         """Tokens that texts have by themselves."""
         return sum([len(await self.encode(text, add_special_tokens=False)) for text in texts if text])
@@ -217,7 +226,7 @@ class ServedModel:
             ApiError: There is a suffix, and the model cannot fill in the middle.
         """
         if suffix is None:
-            return (await self.encode(prompt) if isinstance(prompt, str) else list(prompt)), params
+            return (await self.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)), params
         try:
             if not isinstance(prompt, str):
                 raise UnsupportedError("the prompt is no text")

@@ -7,6 +7,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from onnx_genai.server.body import read_request
+from onnx_genai.server.large_json import json_answer
 from onnx_genai.server.schemas.text import RewindRequest, SessionRequest
 from onnx_genai.server.sessions import ChatSession
 from onnx_genai.server.state import ServerState
@@ -48,7 +49,7 @@ class SessionRoutes:
     async def get(self, request: Request) -> Response:
         """One session with its messages."""
         session = self._session(request)
-        return JSONResponse({**session.as_object(), "messages": session.messages})
+        return await json_answer({**session.as_object(), "messages": tuple(session.messages)})
 
     async def delete(self, request: Request) -> Response:
         """Forgets a session."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import tokenizers
 
+from onnx_genai.tokenizer.library import encoded
+
 __all__ = ["PlainEncoder"]
 
 
@@ -48,7 +50,7 @@ class PlainEncoder:
                     pieces += (text[place : match.start()], self._names[match.group()])
                     place = match.end()
             text = "".join([*pieces, text[place:]])
-        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids = encoded(self._tokenizer, text)
         return [self._ids.get(token_id, token_id) for token_id in ids]
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import tokenizers
 
 from onnx_genai.errors import InvalidArgumentError, NotFoundError, PackageError
+from onnx_genai.tokenizer.bounds import TokenBound
+from onnx_genai.tokenizer.library import decoded, encoded
 from onnx_genai.tokenizer.plain import PlainEncoder
 from onnx_genai.tokenizer.stream import TokenStream
 from onnx_genai.tokenizer.table import TokenTableData, build_table
@@ -178,12 +181,25 @@ class Tokenizer:
         if plain:
             ids = self._plain_encoder().encode(text, plain)
         else:
-            ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+            ids = encoded(self._tokenizer, text)
         if not add_special_tokens:
             return ids
         if ids[: len(self._before)] == self._before:
             return [*ids, *self._after]
         return [*self._before, *ids, *self._after]
+
+    def least_tokens(self, text: str) -> int:
+        """Tokens that ``text`` has at least, without tokenising it; 0 where nothing can be said.
+
+        Raises:
+            InvalidArgumentError: As :meth:`encode`.
+        """
+        _check_text(text)
+        return 0 if self._bound is None else self._bound.least_tokens(text)
+
+    @cached_property
+    def _bound(self) -> TokenBound | None:
+        return TokenBound.of(self._tokenizer)
 
     def encode_whole(self, texts: Sequence[str | tuple[str, str]]) -> list[WholeText]:
         """Whole texts, or pairs of them, for encoders: with special tokens and token types, and never cut.
@@ -246,7 +262,7 @@ class Tokenizer:
                 )
             checked.append(token_id)
         try:
-            text: str = self._tokenizer.decode(checked, skip_special_tokens=skip_special_tokens)
+            text = decoded(self._tokenizer, checked, skip_special_tokens=skip_special_tokens)
         # A decoder that cannot take a token panics, which is only a BaseException.
         except BaseException as error:
             if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError)):
