@@ -7,13 +7,13 @@ import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
 from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError
 
-__all__ = ["ListOf", "RequestModel", "bad_value", "bounded_tools", "tool_object"]
+__all__ = ["ListOf", "MessagesOf", "RequestModel", "bad_value", "bounded_tools", "tool_object"]
 
 T = TypeVar("T")
 
@@ -27,6 +27,12 @@ class _FailsFast:
 
 ListOf = Annotated[list[T], _FailsFast()]
 """A list of a body. Its check ends at the first wrong entry: one error for each of millions would fill the memory."""
+
+MAX_MESSAGES = 10_000
+"""Messages or items of a request: more than the largest windows hold."""
+
+MessagesOf = Annotated[list[T], _FailsFast(), Field(max_length=MAX_MESSAGES)]
+"""A list of messages or items, each of which costs time in the event loop."""
 
 _log = logging.getLogger("onnx_genai.server")
 

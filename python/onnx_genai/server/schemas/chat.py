@@ -10,7 +10,7 @@ from pydantic import Field
 
 from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError
-from onnx_genai.server.schemas.base import ListOf, RequestModel
+from onnx_genai.server.schemas.base import ListOf, MessagesOf, RequestModel
 from onnx_genai.server.schemas.sampling import GenerationRequest
 
 __all__ = ["ChatCompletionRequest", "ChatMessageIn", "ResponseFormat", "ToolIn"]
@@ -119,7 +119,7 @@ class ChatCompletionRequest(GenerationRequest):
         "prompt_logprobs": "use /v1/completions with echo and logprobs",
     }
 
-    messages: ListOf[ChatMessageIn] = Field(min_length=1)
+    messages: MessagesOf[ChatMessageIn] = Field(min_length=1)
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
