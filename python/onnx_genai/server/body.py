@@ -170,12 +170,17 @@ def _field_error(error: ValidationError) -> ApiError:
 
 def _place(detail: ErrorDetails) -> tuple[str, ...]:
     """Where a wrong field is, as clients write it; without the names of the alternatives that were tried."""
-    parts = detail["loc"]
+    parts, models = detail["loc"], _model_names()
     return tuple(
         f"[{part}]" if isinstance(part, int) else f".{part}"
         for part in parts
-        if isinstance(part, int) or not _ALTERNATIVE.fullmatch(part)
+        if isinstance(part, int) or not (_ALTERNATIVE.fullmatch(part) or part in models)
     )
+
+
+def _model_names(kind: type[RequestModel] = RequestModel) -> set[str]:
+    """How pydantic names a model as one of several types."""
+    return {kind.__name__}.union(*map(_model_names, kind.__subclasses__()))
 
 
 def _refused_constant(name: str) -> float:

@@ -36,7 +36,7 @@ class SessionRoutes:
     async def create(self, request: Request) -> Response:
         """Makes a session, with the messages that it begins with."""
         body = await read_request(request, SessionRequest, self._state.config.limits)
-        entry = self._state.models.find(body.model)
+        entry = self._state.text_entry(body.model)
         messages = [message.for_template(index) for index, message in enumerate(body.messages or ())]
         session = self._state.sessions.create(request.state.owner, entry.spec.name, messages)
         return JSONResponse(session.as_object(), 201)
