@@ -56,6 +56,20 @@ def table_logprob(last: int, token: int) -> float:
     return float(row[token] - math.log(np.exp(row).sum()))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("max_tokens", [0, 1])
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_prompt_that_is_too_long_is_not_repeated(
+    hello: RunningServer, stream: bool, max_tokens: int, as_text: bool
+) -> None:
+    prompt: Any = "a b " * 10**6 if as_text else [100] * 10**6
+    body = {"prompt": prompt, "echo": True, "stream": stream, "max_tokens": max_tokens}
+    response = hello.http.post("/v1/completions", json=body, timeout=120)
+
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+
+
 def test_answers_of_a_request_are_bounded_as_prompts_times_n(hello: RunningServer) -> None:
     def ask(prompts: int, **fields: int) -> httpx.Response:
         body = {"prompt": ["Hi"] * prompts, "max_tokens": 1, **fields}

@@ -80,6 +80,31 @@ def test_values_beyond_their_range_are_refused(hello: RunningServer, fields: dic
     assert response.json()["error"]["param"].partition("[")[0] == next(iter(fields))
 
 
+@pytest.mark.parametrize(
+    ("path", "field", "entry", "limit"),
+    [
+        ("/v1/chat/completions", "messages", {"role": "user", "content": "a"}, 10_000),
+        ("/v1/messages", "messages", {"role": "user", "content": "a"}, 10_000),
+        ("/v1/responses", "input", {"role": "user", "content": "a"}, 10_000),
+        ("/v1/sessions", "messages", {"role": "user", "content": "a"}, 10_000),
+        ("/apply-template", "messages", {"role": "user", "content": "a"}, 10_000),
+        ("/tokenize", "messages", {"role": "user", "content": "a"}, 10_000),
+        ("/v1/completions", "prompt", 5, 2**20),
+        ("/v1/completions", "prompt", "", 2**20),
+        ("/detokenize", "tokens", 5, 2**20),
+    ],
+)
+def test_a_list_that_is_too_long_is_one_short_error(
+    hello: RunningServer, path: str, field: str, entry: Any, limit: int
+) -> None:
+    response = hello.http.post(path, json={field: [entry] * (limit + 1), "max_tokens": 1}, timeout=120)
+
+    assert response.status_code == 400
+    assert f"{field}: there are {limit + 1} entries; allowed: {limit}" in response.json()["error"]["message"]
+    if path != "/v1/messages":
+        assert response.json()["error"]["param"] == field
+
+
 def test_a_million_wrong_biases_are_one_error(hello: RunningServer) -> None:
     response = hello.chat(logit_bias={str(number): "x" for number in range(10**6)})
 

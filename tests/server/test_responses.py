@@ -180,7 +180,7 @@ def test_many_items_become_as_many_messages() -> None:
 
     assert len(messages) == 10_000
     assert messages[-1] == {"role": "tool", "tool_call_id": "c", "content": ""}
-    with pytest.raises(ValidationError, match="10000 items"):
+    with pytest.raises(ValidationError, match="there are 10001 entries; allowed: 10000"):
         ResponseRequest.model_validate({"input": [*pair * 5000, pair[0]]})
 
 

@@ -285,22 +285,25 @@ class TextModel:
             pass
         return self._guarded(_before_user(messages, text), template_kwargs=template_kwargs)
 
-    def check_room(self, text: str) -> None:
-        """Refuses a text that cannot be a prompt whatever its tokens, without the time and memory to tokenise it.
+    def check_room(self, prompt: str | Sequence[int]) -> None:
+        """Refuses what cannot be a prompt, a text whatever its tokens, without the time and memory to tokenise it.
 
         Raises:
             ContextOverflowError: It has more tokens than the context window.
             InvalidArgumentError: It is no text that has tokens.
         """
         limit = self.context_limit
-        if limit is None or len(text) <= limit:
+        if limit is None or len(prompt) <= limit:
             return
-        least = self.tokenizer.least_tokens(text)
-        if least > limit:
-            raise ContextOverflowError(
-                f"the prompt is a text of {len(text)} characters, which are at least {least} tokens, but the context "
-                f"window has {limit} ({self.context_source}); shorten the prompt"
-            )
+        if not isinstance(prompt, str):
+            size = f"has {len(prompt)} tokens"
+        elif (least := self.tokenizer.least_tokens(prompt)) > limit:
+            size = f"is a text of {len(prompt)} characters, which are at least {least} tokens"
+        else:
+            return
+        raise ContextOverflowError(
+            f"the prompt {size}, but the context window has {limit} ({self.context_source}); shorten the prompt"
+        )
 
     def fill_in(self, prefix: Prompt, suffix: str, params: SamplingParams | None) -> tuple[list[int], SamplingParams]:
         """Returns prompt ids and parameters that make the model write what belongs between two texts.

@@ -128,7 +128,7 @@ class _Work:
 
     async def one(self, prompt: str | list[int]) -> _Answer:
         body = self.body
-        ids = await self.model.encode_prompt(prompt) if isinstance(prompt, str) else prompt
+        ids = await self.model.encode_prompt(prompt)
         echo = ""
         scored: Sequence[TokenLogprob | str] = ()
         if body.echo:
@@ -167,6 +167,8 @@ async def _events(
     def start(prompt: str | list[int]) -> AsyncGenerator[Chunk, None]:
         return running.model.complete_stream(prompt, params, options, body.suffix or None)
 
+    for prompt in prompts:
+        running.model.check_room(prompt)
     if body.echo:
         for number, prompt in enumerate(prompts):
             text = prompt if isinstance(prompt, str) else await running.model.decode(prompt)
@@ -193,8 +195,7 @@ async def _events(
                     yield chunk(index, piece.text, reason, logprobs)
         usage = _summed(usages)
     else:
-        encode = running.model.encode_prompt
-        lengths = [len(await encode(each) if isinstance(each, str) else each) for each in prompts]
+        lengths = [len(await running.model.encode_prompt(each)) for each in prompts]
         usage = Usage(prompt_tokens=sum(lengths), completion_tokens=0)
     running.meter.done(reasons, usage)
     if body.include_usage:

@@ -129,14 +129,22 @@ class ServedModel:
             return self._llm.tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return await asyncio.to_thread(self._llm.tokenizer.encode, text, add_special_tokens=add_special_tokens)
 
-    async def encode_prompt(self, text: str) -> list[int]:
-        """Token ids of a text that is to be a prompt.
+    def check_room(self, prompt: str | Sequence[int]) -> None:
+        """Refuses what cannot fit the context window, as far as that is known before it is tokenised.
 
         Raises:
-            ContextOverflowError: It cannot fit the context window.
+            ContextOverflowError: It cannot.
         """
-        self._llm.check_room(text)
-        return await self.encode(text)
+        self._llm.check_room(prompt)
+
+    async def encode_prompt(self, prompt: str | Sequence[int]) -> Sequence[int]:
+        """Token ids of a text, or ids, that are to be a prompt.
+
+        Raises:
+            ContextOverflowError: They cannot fit the context window.
+        """
+        self.check_room(prompt)
+        return await self.encode(prompt) if isinstance(prompt, str) else prompt
 
     async def count(self, *texts: str) -> int:
         """Tokens that texts have by themselves."""
@@ -226,7 +234,7 @@ class ServedModel:
             ApiError: There is a suffix, and the model cannot fill in the middle.
         """
         if suffix is None:
-            return (await self.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)), params
+            return (list(await self.encode_prompt(prompt))), params
         try:
             if not isinstance(prompt, str):
                 raise UnsupportedError("the prompt is no text")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
-from pydantic_core import CoreSchema
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError
@@ -18,21 +19,30 @@ __all__ = ["ListOf", "MessagesOf", "RequestModel", "bad_value", "bounded_tools",
 T = TypeVar("T")
 
 
-class _FailsFast:
-    """As pydantic's ``FailFast``, which cannot be part of a union."""
+@dataclass(frozen=True, slots=True)
+class _Bounded:
+    """The check of a list ends at the first wrong entry, as with pydantic's ``FailFast``, which cannot be part of a
+    union: one error for each of millions would fill the memory. One that is too long is not looked at.
+    """
+
+    limit: int
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return cast("CoreSchema", {**handler(source), "fail_fast": True})
+        entries = cast("CoreSchema", {**handler(source), "fail_fast": True, "max_length": self.limit})
+        return core_schema.no_info_before_validator_function(self._checked, entries)
+
+    def _checked(self, given: Any) -> Any:
+        if isinstance(given, list) and len(given) > self.limit:
+            counts = {"count": len(given), "limit": self.limit}
+            raise PydanticCustomError("too_long", "there are {count} entries; allowed: {limit}", counts)
+        return given
 
 
-ListOf = Annotated[list[T], _FailsFast()]
-"""A list of a body. Its check ends at the first wrong entry: one error for each of millions would fill the memory."""
+ListOf = Annotated[list[T], _Bounded(2**20)]
+"""A list of a body."""
 
-MAX_MESSAGES = 10_000
-"""Messages or items of a request: more than the largest windows hold."""
-
-MessagesOf = Annotated[list[T], _FailsFast(), Field(max_length=MAX_MESSAGES)]
-"""A list of messages or items, each of which costs time in the event loop."""
+MessagesOf = Annotated[list[T], _Bounded(10_000)]
+"""A list of messages or items, each of which costs time in the event loop; more than the largest windows hold."""
 
 _log = logging.getLogger("onnx_genai.server")
 
