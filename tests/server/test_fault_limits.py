@@ -20,6 +20,7 @@ from tests.server.conftest import HELLO
 from tests.server.running import RunningServer, answers_meanwhile, chat_body
 
 Serve = Callable[..., RunningServer]
+TEXT_PART = {"type": "text", "text": "a"}
 
 
 @pytest.fixture
@@ -103,6 +104,27 @@ def test_a_list_that_is_too_long_is_one_short_error(
     assert f"{field}: there are {limit + 1} entries; allowed: {limit}" in response.json()["error"]["message"]
     if path != "/v1/messages":
         assert response.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [TEXT_PART] * 3001}] * 10}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"a": [{"b": {}}] * 9999}] * 2}]}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [TEXT_PART] * 3001}] * 10}),
+        ("/v1/responses", {"input": [{"type": "reasoning", "summary": [{"text": "a"}] * 3001}] * 10}),
+    ],
+    ids=range(4),
+)
+def test_objects_that_are_too_many_together_are_one_short_error(
+    hello: RunningServer, path: str, body: dict[str, Any]
+) -> None:
+    response = hello.http.post(path, json={**body, "max_tokens": 1}, timeout=120)
+
+    assert response.status_code == 400
+    name = "input" if "input" in body else "messages"
+    assert f"{name}: there are more than 30000 objects in the entries" in response.json()["error"]["message"]
+    assert len(response.text) < 1000
 
 
 def test_a_million_wrong_biases_are_one_error(hello: RunningServer) -> None:

@@ -14,7 +14,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError
 
-__all__ = ["ListOf", "MessagesOf", "RequestModel", "bad_value", "bounded_tools", "tool_object"]
+__all__ = ["ListOf", "ObjectsOf", "RequestModel", "bad_value", "bounded_tools", "tool_object"]
 
 T = TypeVar("T")
 
@@ -26,6 +26,8 @@ class _Bounded:
     """
 
     limit: int
+    max_objects: int | None = None
+    """JSON objects in the entries, at any depth."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         entries = cast("CoreSchema", {**handler(source), "fail_fast": True, "max_length": self.limit})
@@ -35,14 +37,33 @@ class _Bounded:
         if isinstance(given, list) and len(given) > self.limit:
             counts = {"count": len(given), "limit": self.limit}
             raise PydanticCustomError("too_long", "there are {count} entries; allowed: {limit}", counts)
+        if isinstance(given, list) and self.max_objects is not None and _has_more_objects(given, self.max_objects):
+            text = "there are more than {limit} objects in the entries, as parts or calls; send fewer"
+            raise PydanticCustomError("too_long", text, {"limit": self.max_objects})
         return given
 
 
-ListOf = Annotated[list[T], _Bounded(2**20)]
+def _has_more_objects(value: list[Any], limit: int) -> bool:
+    stack: list[Any] = [value]
+    while stack:
+        each = stack.pop()
+        if isinstance(each, dict):
+            limit -= 1
+            each = each.values()
+        if limit < 0 or len(each) > _MAX_ENTRIES:
+            return True
+        stack.extend([inner for inner in each if isinstance(inner, (dict, list))])
+    return False
+
+
+_MAX_ENTRIES = 2**20
+
+
+ListOf = Annotated[list[T], _Bounded(_MAX_ENTRIES)]
 """A list of a body."""
 
-MessagesOf = Annotated[list[T], _Bounded(10_000)]
-"""A list of messages or items, each of which costs time in the event loop; more than the largest windows hold."""
+ObjectsOf = Annotated[list[T], _Bounded(10_000, max_objects=30_000)]
+"""A list of messages, parts or tools, each of which costs time in the event loop; more than large windows hold."""
 
 _log = logging.getLogger("onnx_genai.server")
 

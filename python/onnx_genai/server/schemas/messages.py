@@ -10,7 +10,7 @@ from pydantic import Field
 
 from onnx_genai.server.config import Limits
 from onnx_genai.server.model import ChatCall, CompletionOptions
-from onnx_genai.server.schemas.base import ListOf, MessagesOf, RequestModel, bad_value, bounded_tools, tool_object
+from onnx_genai.server.schemas.base import ListOf, ObjectsOf, RequestModel, bad_value, bounded_tools, tool_object
 from onnx_genai.server.schemas.sampling import check_stop_lengths
 from onnx_genai.types import SamplingParams
 
@@ -32,12 +32,12 @@ class _BlockIn(_TextBlockIn):
     name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
-    content: str | ListOf[_TextBlockIn] | None = None
+    content: str | ObjectsOf[_TextBlockIn] | None = None
 
 
 class _MessageIn(RequestModel):
     role: Literal["user", "assistant", "system"]
-    content: str | ListOf[_BlockIn]
+    content: str | ObjectsOf[_BlockIn]
 
 
 class _ToolIn(RequestModel):
@@ -70,9 +70,9 @@ class CountTokensRequest(RequestModel):
     }
 
     model: str | None = None
-    messages: MessagesOf[_MessageIn] = Field(min_length=1)
-    system: str | ListOf[_TextBlockIn] | None = None
-    tools: ListOf[_ToolIn] | None = None
+    messages: ObjectsOf[_MessageIn] = Field(min_length=1)
+    system: str | ObjectsOf[_TextBlockIn] | None = None
+    tools: ObjectsOf[_ToolIn] | None = None
     tool_choice: _ToolChoiceIn | None = None
     thinking: _ThinkingIn | None = None
 

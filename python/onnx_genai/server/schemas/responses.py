@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from onnx_genai.server.config import Limits
-from onnx_genai.server.schemas.base import ListOf, MessagesOf, RequestModel, bad_value, bounded_tools, tool_object
+from onnx_genai.server.schemas.base import ListOf, ObjectsOf, RequestModel, bad_value, bounded_tools, tool_object
 from onnx_genai.types import SamplingParams
 
 __all__ = ["ResponseRequest"]
@@ -30,12 +30,12 @@ class _ItemIn(RequestModel):
 
     type: str = "message"
     role: str | None = None
-    content: str | ListOf[_PartIn] | None = None
-    summary: ListOf[_PartIn] | None = None
+    content: str | ObjectsOf[_PartIn] | None = None
+    summary: ObjectsOf[_PartIn] | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str = "{}"
-    output: str | ListOf[_PartIn] | None = None
+    output: str | ObjectsOf[_PartIn] | None = None
 
 
 class _FormatIn(RequestModel):
@@ -72,7 +72,7 @@ class ResponseRequest(RequestModel):
     }
 
     model: str | None = None
-    input: str | MessagesOf[_ItemIn]
+    input: str | ObjectsOf[_ItemIn]
     instructions: str | None = None
     max_output_tokens: int | None = Field(None, ge=1)
     temperature: float | None = None
@@ -82,7 +82,7 @@ class ResponseRequest(RequestModel):
     stream: bool | None = None
     store: bool | None = None
     previous_response_id: str | None = None
-    tools: ListOf[_ToolIn] | None = None
+    tools: ObjectsOf[_ToolIn] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: _TextIn | None = None
