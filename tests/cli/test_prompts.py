@@ -17,6 +17,20 @@ from tests.models.packages import CHATML
 TEXT = "Hello wörld 😀\nbye"
 
 
+@pytest.mark.parametrize("option", ["--lark", "--schema"])
+def test_a_file_that_is_not_utf_8_is_told(
+    run: Run, scripted_package: Callable[..., Path], tmp_path: Path, option: str
+) -> None:
+    file = tmp_path / "form"
+    file.write_bytes(b"{}\xff")
+
+    ran = run("generate", scripted_package("x"), "-p", "Hi", option, file)
+
+    assert ran.code == 2
+    assert "is not UTF-8 (byte 2)" in " ".join(ran.err.split())
+    assert "fault in onnx-genai" not in ran.err
+
+
 def test_session_goes_on_with_what_the_template_would_write(
     run: Run, scripted_package: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -110,6 +110,17 @@ def test_keys_come_from_a_file_and_the_environment(
     assert "three" not in ran.err
 
 
+def test_a_file_of_keys_that_is_no_text_is_told(run: Run, served: list[Any], model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes(b"one\n\xff\xfe")
+
+    ran = run("serve", model, "--api-key-file", file)
+
+    assert (ran.code, served) == (1, [])
+    assert "is not UTF-8 (byte 4)" in " ".join(ran.err.split())
+    assert "fault in onnx-genai" not in ran.err
+
+
 @pytest.mark.parametrize("value", ["", "  "])
 def test_a_key_that_is_set_but_empty_is_a_mistake(
     run: Run, served: list[Any], model: Path, monkeypatch: pytest.MonkeyPatch, value: str
@@ -161,6 +172,27 @@ def test_a_taken_address_is_told(run: Run, scripted_package: Callable[..., Path]
 
     assert ran.code == 1
     assert "cannot listen" in ran.err
+    assert "address already in use" in ran.err
+    assert "SystemExit" not in ran.err
+
+
+@pytest.mark.parametrize("host", ["999.1.1.1", "no-such-name.invalid", "a..b"])
+def test_a_host_that_is_none_is_told(run: Run, scripted_package: Callable[..., Path], host: str) -> None:
+    ran = run("serve", scripted_package("x"), "--host", host, "--allow-no-key", "--lazy")
+
+    assert ran.code == 1
+    text = " ".join(ran.err.split())
+    assert f"'{host}' is no address, and no name that resolves to one" in text
+    assert "in use" not in text
+    assert "SystemExit" not in text
+    assert "fault in onnx-genai" not in text
+
+
+def test_an_address_of_another_machine_is_told(run: Run, scripted_package: Callable[..., Path]) -> None:
+    ran = run("serve", scripted_package("x"), "--host", "192.0.2.1", "--allow-no-key", "--lazy")
+
+    assert ran.code == 1
+    assert "cannot assign requested address" in " ".join(ran.err.split())
 
 
 def test_json_lines_are_objects_also_for_the_access_log(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from onnx_genai import AsyncLLM
 from onnx_genai.server import ModelSpec
+from onnx_genai.tokenizer import Tokenizer
 from tests.server.conftest import HELLO
-from tests.server.running import RunningServer
+from tests.server.running import RunningServer, answers_meanwhile
 
 
 def test_answer_has_the_form_of_a_chat_completion(hello: RunningServer) -> None:
@@ -252,10 +251,43 @@ def test_a_template_that_refuses_is_a_bad_request_with_its_words(
 
 
 def test_health_answers_while_a_long_text_is_tokenised(hello: RunningServer) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        work = pool.submit(hello.http.post, "/v1/completions", json={"prompt": "a b " * 300_000}, timeout=120)
-        while not work.done():
-            assert hello.http.get("/health").status_code == 200
-            time.sleep(0.01)
+    response = answers_meanwhile(hello, "/tokenize", {"prompt": "a b " * 300_000})
 
-    assert work.result().json()["error"]["code"] == "context_length_exceeded"
+    assert response.json()["count"] == len(response.json()["tokens"]) >= 600_000
+
+
+def test_health_answers_while_many_ids_become_text(hello: RunningServer) -> None:
+    ids = hello.http.post("/tokenize", json={"prompt": "a b ", "add_special_tokens": False}).json()["tokens"]
+    response = answers_meanwhile(hello, "/detokenize", {"tokens": ids * 100_000})
+
+    assert response.json()["content"] == "a b " * 100_000
+
+
+def test_a_text_that_no_window_could_hold_is_refused_before_it_is_tokenised(
+    hello: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> list[int]:
+        raise AssertionError("tokenised")
+
+    monkeypatch.setattr(Tokenizer, "encode", never)
+    text = "a b " * 1_000_000
+    chat = hello.chat(text)
+    plain = hello.http.post("/v1/completions", json={"prompt": text})
+
+    for response in (chat, plain):
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert error["code"] == "context_length_exceeded"
+        assert "characters, which are at least" in error["message"]
+
+
+def test_tokenize_and_detokenize_have_bounds_of_their_own(hello: RunningServer) -> None:
+    text = hello.http.post("/tokenize", json={"content": "é" * (2 * 2**20 + 1)})
+    ids = hello.http.post("/detokenize", json={"tokens": [5] * (2**20 + 1)})
+
+    assert (text.status_code, text.json()["error"]["param"]) == (400, "content")
+    assert "4194306" in text.json()["error"]["message"]
+    assert "4194304" in text.json()["error"]["message"]
+    assert (ids.status_code, ids.json()["error"]["param"]) == (400, "tokens")
+    assert "1048577" in ids.json()["error"]["message"]
+    assert "1048576" in ids.json()["error"]["message"]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -53,6 +54,36 @@ def table_logprob(last: int, token: int) -> float:
     """By hand: log-softmax of the row of the last id."""
     row = TABLE[last].astype(np.float64)
     return float(row[token] - math.log(np.exp(row).sum()))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("max_tokens", [0, 1])
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_prompt_that_is_too_long_is_not_repeated(
+    hello: RunningServer, stream: bool, max_tokens: int, as_text: bool
+) -> None:
+    prompt: Any = "a b " * 10**6 if as_text else [100] * 10**6
+    body = {"prompt": prompt, "echo": True, "stream": stream, "max_tokens": max_tokens}
+    response = hello.http.post("/v1/completions", json=body, timeout=120)
+
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_answers_of_a_request_are_bounded_as_prompts_times_n(hello: RunningServer) -> None:
+    def ask(prompts: int, **fields: int) -> httpx.Response:
+        body = {"prompt": ["Hi"] * prompts, "max_tokens": 1, **fields}
+        return hello.http.post("/v1/completions", json=body, timeout=120)
+
+    for fields, param in (({"n": 32}, "n"), ({"best_of": 32}, "best_of"), ({"n": 2, "best_of": 32}, "best_of")):
+        response = ask(9, **fields)
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert (error["param"], error["code"]) == (param, "invalid_value")
+        assert f"{param} is 32 and prompt has 9 entries, which are 288 answers" in error["message"]
+        assert "256" in error["message"]
+    assert ask(9, n=32, stream=True).status_code == 400
+    assert len(ask(8, n=32).json()["choices"]) == 256
 
 
 def test_answer_has_the_form_of_a_text_completion(hello: RunningServer) -> None:

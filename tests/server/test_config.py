@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
 
 from onnx_genai.errors import InvalidArgumentError
-from onnx_genai.server import Limits, ServerConfig
+from onnx_genai.server import Limits, ModelSpec, ServerConfig
 from onnx_genai.server.merging import merged
+from tests.server.running import RunningServer
 
 
 @pytest.mark.parametrize("name", ["max_body_bytes", "max_open_requests", "request_timeout", "max_output_tokens"])
@@ -20,7 +21,35 @@ def test_a_limit_is_a_number_above_0(name: str, value: Any) -> None:
         Limits(**{name: value})
 
 
-@pytest.mark.parametrize("fields", [{"port": -1}, {"port": 70000}, {"heartbeat": -1}, {"drain_timeout": float("nan")}])
+@pytest.mark.parametrize(
+    "name", ["request_timeout", "head_timeout", "body_timeout", "slow_reader_timeout", "session_ttl"]
+)
+def test_a_time_that_the_clocks_do_not_take_is_refused_at_the_start(name: str) -> None:
+    assert getattr(Limits(**{name: 1e8}), name) == 1e8
+    with pytest.raises(InvalidArgumentError, match=rf"{name} is 10000000000.0.*1e\+08"):
+        Limits(**{name: 1e10})
+
+
+def test_the_longest_time_is_one_that_requests_get(serve: Callable[..., RunningServer], hello_spec: ModelSpec) -> None:
+    server = serve(hello_spec, limits=Limits(request_timeout=1e8, session_ttl=1e8, body_timeout=1e8)).wait_ready()
+
+    assert server.chat().status_code == 200
+    assert server.http.post("/v1/responses", json={"input": "Hi"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"port": -1},
+        {"port": 70000},
+        {"heartbeat": -1},
+        {"drain_timeout": float("nan")},
+        {"heartbeat": 1e10},
+        {"model_ttl": 1e10},
+        {"model_ttl": 0},
+    ],
+    ids=str,
+)
 def test_a_value_out_of_range_is_refused_by_name(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(fields))):
         ServerConfig(**fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from onnx_genai.pipelines.vectors import Vectors
 from onnx_genai.server import Limits, ModelSpec
 from tests.embedding.conftest import pooled, text_of
 from tests.models.encoder import WIDTH, EncoderFiles, EncoderStyle, write_encoder_package
-from tests.server.running import RunningServer, raw_request, wait_until
+from tests.server.running import RunningServer, chat_body, raw_request, wait_until
 
 TOLERANCE = 1e-5
 
@@ -218,6 +218,28 @@ def test_models_tell_their_kind(server: RunningServer) -> None:
     engine = server.http.get("/props").json()["models"][1]["engine"]
     assert (engine["width"], engine["pooling"]) == (WIDTH, "mean")
     assert not any(name.endswith("_path") for name in engine)
+
+
+def test_a_session_belongs_to_a_language_model(
+    serve: Callable[..., RunningServer], hello_spec: ModelSpec, embedding_spec: ModelSpec
+) -> None:
+    server = serve(embedding_spec, hello_spec).wait_ready()
+
+    made = server.http.post("/v1/sessions", json={})
+    refused = server.http.post("/v1/sessions", json={"model": "vectors"})
+
+    assert (made.status_code, made.json()["model"]) == (201, "org/hello")
+    headers = {"X-Session-Id": made.json()["id"]}
+    assert server.http.post("/v1/chat/completions", json=chat_body(), headers=headers).status_code == 200
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_model")
+    assert "'vectors' is an embedding model" in refused.json()["error"]["message"]
+
+
+def test_a_document_that_is_no_text_is_named_without_names_of_ours(server: RunningServer) -> None:
+    for document, param in (({"text": 5}, "documents[0].text"), ({}, "documents[0].text"), (5, "documents[0]")):
+        error = error_of(rerank(server, documents=[document]))
+        assert error["param"] == param
+        assert "DocumentIn" not in error["message"]
 
 
 @pytest.mark.parametrize(

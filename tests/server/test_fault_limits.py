@@ -17,9 +17,10 @@ from onnx_genai.server import Limits, ModelSpec
 from onnx_genai.server.keeping import OwnedStore, held_bytes
 from tests.models.packages import CHATML
 from tests.server.conftest import HELLO
-from tests.server.running import RunningServer, chat_body
+from tests.server.running import RunningServer, answers_meanwhile, chat_body
 
 Serve = Callable[..., RunningServer]
+TEXT_PART = {"type": "text", "text": "a"}
 
 
 @pytest.fixture
@@ -80,6 +81,52 @@ def test_values_beyond_their_range_are_refused(hello: RunningServer, fields: dic
     assert response.json()["error"]["param"].partition("[")[0] == next(iter(fields))
 
 
+@pytest.mark.parametrize(
+    ("path", "field", "entry", "limit"),
+    [
+        ("/v1/chat/completions", "messages", {"role": "user", "content": "a"}, 10_000),
+        ("/v1/messages", "messages", {"role": "user", "content": "a"}, 10_000),
+        ("/v1/responses", "input", {"role": "user", "content": "a"}, 10_000),
+        ("/v1/sessions", "messages", {"role": "user", "content": "a"}, 10_000),
+        ("/apply-template", "messages", {"role": "user", "content": "a"}, 10_000),
+        ("/tokenize", "messages", {"role": "user", "content": "a"}, 10_000),
+        ("/v1/completions", "prompt", 5, 2**20),
+        ("/v1/completions", "prompt", "", 2**20),
+        ("/detokenize", "tokens", 5, 2**20),
+    ],
+)
+def test_a_list_that_is_too_long_is_one_short_error(
+    hello: RunningServer, path: str, field: str, entry: Any, limit: int
+) -> None:
+    response = hello.http.post(path, json={field: [entry] * (limit + 1), "max_tokens": 1}, timeout=120)
+
+    assert response.status_code == 400
+    assert f"{field}: there are {limit + 1} entries; allowed: {limit}" in response.json()["error"]["message"]
+    if path != "/v1/messages":
+        assert response.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [TEXT_PART] * 3001}] * 10}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"a": [{"b": {}}] * 9999}] * 2}]}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [TEXT_PART] * 3001}] * 10}),
+        ("/v1/responses", {"input": [{"type": "reasoning", "summary": [{"text": "a"}] * 3001}] * 10}),
+    ],
+    ids=range(4),
+)
+def test_objects_that_are_too_many_together_are_one_short_error(
+    hello: RunningServer, path: str, body: dict[str, Any]
+) -> None:
+    response = hello.http.post(path, json={**body, "max_tokens": 1}, timeout=120)
+
+    assert response.status_code == 400
+    name = "input" if "input" in body else "messages"
+    assert f"{name}: there are more than 30000 objects in the entries" in response.json()["error"]["message"]
+    assert len(response.text) < 1000
+
+
 def test_a_million_wrong_biases_are_one_error(hello: RunningServer) -> None:
     response = hello.chat(logit_bias={str(number): "x" for number in range(10**6)})
 
@@ -93,13 +140,12 @@ def test_a_million_wrong_biases_are_one_error(hello: RunningServer) -> None:
     "text", ["a" * 10**6, " " * 10**6, "😀" * 10**5, "ab" * 10**5], ids=["a", "blank", "emoji", "ab"]
 )
 def test_health_answers_while_a_long_word_is_tokenised(hello: RunningServer, text: str) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        work = pool.submit(hello.http.post, "/v1/completions", json={"prompt": text}, timeout=120)
-        while not work.done():
-            assert hello.http.get("/health").status_code == 200
-            time.sleep(0.01)
+    response = answers_meanwhile(hello, "/tokenize", {"prompt": text})
 
-    assert work.result().json()["error"]["code"] == "context_length_exceeded"
+    back = hello.http.post("/detokenize", json={"tokens": response.json()["tokens"], "skip_special_tokens": True})
+    assert back.json()["content"] == text
+    response = hello.http.post("/v1/completions", json={"prompt": text}, timeout=120)
+    assert response.json()["error"]["code"] == "context_length_exceeded"
 
 
 def test_health_answers_while_a_template_works(serve: Serve, scripted_package: Callable[..., Path]) -> None:

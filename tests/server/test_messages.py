@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from onnx_genai.server import ModelSpec
+from onnx_genai.server.schemas.messages import CountTokensRequest
 from tests.server.conftest import HELLO
 from tests.server.running import RunningServer
 from tests.server.test_parts import TWO_CALLS, Part, PartsLLM, Say, say, server
@@ -166,6 +167,39 @@ def test_errors_have_anthropics_form(hello: RunningServer, fields: dict[str, Any
     assert response.json()["type"] == "error"
     assert set(response.json()["error"]) == {"type", "message"}
     assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("block", "place"),
+    [
+        ({"type": "thinking", "thinking": 5}, "content[0].thinking"),
+        ({"type": "tool_use", "name": 5, "input": {}}, "content[0].name"),
+        ({"type": "tool_use", "input": {}}, "content[0] is"),
+        ({"type": "tool_use", "name": "f", "input": []}, "content[0].input"),
+        ({"type": "tool_use", "name": "f", "id": 5}, "content[0].id"),
+        ({"type": "tool_result", "tool_use_id": 5}, "content[0].tool_use_id"),
+        ({"type": "tool_result", "content": 5}, "content[0].content"),
+        ({"type": "tool_result", "content": [{"type": "text", "text": 5}]}, "content[0].content[0].text"),
+        ({"type": "text"}, "content[0] has no text"),
+        ({"type": 5}, "content[0].type"),
+        (5, "content[0]"),
+    ],
+    ids=str,
+)
+def test_a_wrong_block_is_refused_by_name(hello: RunningServer, block: Any, place: str) -> None:
+    role = "user" if isinstance(block, dict) and block["type"] == "tool_result" else "assistant"
+    response = post(hello, messages=[{"role": role, "content": [block]}])
+
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["message"].startswith(f"messages[0].{place}")
+
+
+def test_thoughts_and_texts_of_many_blocks_are_joined() -> None:
+    blocks = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "ab"}] * 5_000
+    request = CountTokensRequest.model_validate({"messages": [{"role": "assistant", "content": blocks}]})
+
+    (message,) = request.template_messages()
+    assert message == {"role": "assistant", "content": "ab" * 5_000, "reasoning_content": "hm" * 5_000}
 
 
 def test_other_errors_have_anthropics_form_as_well(hello: RunningServer, hello_spec: ModelSpec) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
 from onnx_genai.server import Limits, ModelSpec
+from onnx_genai.server.schemas.responses import ResponseRequest
 from tests.server.conftest import HELLO
 from tests.server.running import RunningServer
 from tests.server.test_parts import TWO_CALLS, Part, PartsLLM, Say, say, server
@@ -154,6 +156,34 @@ def test_items_of_the_input_become_messages(server: RunningServer, say: Say) -> 
     ]
 
 
+def test_reasoning_at_the_end_and_texts_behind_it_are_messages_without_marks(server: RunningServer, say: Say) -> None:
+    say(Part(content="ok"), Part(content="ok"))
+    think = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+    user = {"role": "user", "content": "a"}
+    said = {"type": "message", "role": "assistant", "content": "b"}
+    thought = {"role": "assistant", "content": "", "reasoning_content": "hm"}
+
+    spoken = {"role": "assistant", "content": "b"}
+
+    post(server, input=[user, think, {"type": "reasoning", "content": None}, said, said, user])
+    assert PartsLLM.calls[0] == [user, {**thought, "content": "b"}, spoken, user]
+    post(server, input=[user, think, user, said, think])
+    assert PartsLLM.calls[0] == [user, thought, user, spoken, thought]
+
+
+def test_many_items_become_as_many_messages() -> None:
+    pair = [
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": ""},
+    ]
+    messages = ResponseRequest.model_validate({"input": pair * 5000}).new_messages()
+
+    assert len(messages) == 10_000
+    assert messages[-1] == {"role": "tool", "tool_call_id": "c", "content": ""}
+    with pytest.raises(ValidationError, match="there are 10001 entries; allowed: 10000"):
+        ResponseRequest.model_validate({"input": [*pair * 5000, pair[0]]})
+
+
 def test_what_was_asked_reaches_the_model(server: RunningServer, say: Say) -> None:
     say(Part(content="{}"))
     form = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
@@ -184,6 +214,20 @@ def test_what_was_asked_reaches_the_model(server: RunningServer, say: Say) -> No
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
         ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
+        ({"input": [{"type": "reasoning", "content": 5}]}, "input[0].content"),
+        ({"input": [{"type": "reasoning", "content": "x"}]}, "input[0].content"),
+        ({"input": [{"type": "reasoning", "summary": 5}]}, "input[0].summary"),
+        ({"input": [{"type": "reasoning", "summary": [5]}]}, "input[0].summary[0]"),
+        ({"input": [{"type": "reasoning", "summary": [{"text": 5}]}]}, "input[0].summary[0].text"),
+        ({"input": [{"type": "function_call_output", "output": 5}]}, "input[0].output"),
+        ({"input": [{"type": "function_call_output", "output": None}]}, "input[0].output"),
+        ({"input": [{"type": "function_call_output", "call_id": 5, "output": ""}]}, "input[0].call_id"),
+        ({"input": [{"type": "function_call"}]}, "input[0]"),
+        ({"input": [{"type": "function_call", "name": "f", "arguments": {}}]}, "input[0].arguments"),
+        ({"input": [{"type": 5}]}, "input[0].type"),
+        ({"input": [5]}, "input[0]"),
+        ({"input": [{"role": "user", "content": None}]}, "input[0].content"),
+        ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0]"),
         ({"previous_response_id": "resp_x"}, "previous_response_id"),
         ({"background": True}, "background"),
         ({"conversation": "c"}, "conversation"),

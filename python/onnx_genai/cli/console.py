@@ -24,6 +24,7 @@ __all__ = [
     "interruptible",
     "note",
     "prepare_streams",
+    "read_file",
     "read_stdin",
     "report_failure",
     "report_interrupt",
@@ -116,6 +117,19 @@ def read_stdin() -> str:
             f"stdin is not UTF-8 (byte {error.start}); convert it, for example with: iconv -t UTF-8"
         ) from error
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def read_file(path: Path) -> str:
+    """The text of a file, with or without the mark that some editors put first.
+
+    Raises:
+        InvalidArgumentError: It is not UTF-8.
+        OSError: It cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"{path} is not UTF-8 (byte {error.start}); convert it") from None
 
 
 def tell_what_is_awaited(file: IO[Any], text: str) -> None:

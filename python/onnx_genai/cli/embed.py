@@ -16,7 +16,6 @@ import numpy.typing as npt
 from onnx_genai.cli import console
 from onnx_genai.cli.models import MODEL, fetched_model
 from onnx_genai.cli.options import encoder_options
-from onnx_genai.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from onnx_genai.pipelines import Embedder
@@ -109,10 +108,7 @@ def _given_texts(texts: Sequence[str], file: Path | None) -> list[str]:
     """Arguments, then the lines of the file; piped lines if there is neither."""
     found = list(texts)
     if file is not None and str(file) != "-":
-        try:
-            found += _lines(file.read_text(encoding="utf-8-sig"))
-        except UnicodeDecodeError as error:
-            raise InvalidArgumentError(f"{file} is not UTF-8 (byte {error.start}); convert it") from error
+        found += _lines(console.read_file(file))
     elif file is not None or (not found and console.has_piped_stdin()):
         found += _lines(console.read_stdin())
     if not found:

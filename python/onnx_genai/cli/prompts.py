@@ -161,7 +161,7 @@ def grammar_from(
     if regex is not None:
         return grammar.regex(regex)
     if lark is not None:
-        return grammar.lark(lark.read_text(encoding="utf-8") if isinstance(lark, Path) else lark)
+        return grammar.lark(console.read_file(lark) if isinstance(lark, Path) else lark)
     return grammar.choice(list(choice))
 
 
@@ -236,7 +236,8 @@ def _with_budget(llm: LLM | AsyncLLM, ids: Sequence[int], params: SamplingParams
 
 
 def _read_json(path: Path) -> Any:
+    text = console.read_file(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"{path}: is no JSON: {error}") from error

@@ -130,7 +130,7 @@ def _api_keys(file: Path | None) -> tuple[str, ...]:
     """Keys from file and environment; what is there but empty is a mistake, and not "no key"."""
     keys: list[str] = []
     if file is not None:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in console.read_file(file).splitlines()]
         keys = [line for line in lines if line and not line.startswith("#")]
         if not keys:
             raise InvalidArgumentError(f"{file} has no API key; write one a line")

@@ -65,6 +65,7 @@ class SessionTokens:
             ContextOverflowError: The context window would be exceeded; the session is as before.
         """
         if isinstance(text, str):
+            self._model.check_room(text)
             ids = self._model.tokenizer.encode(text, add_special_tokens=not self.num_tokens) if text else []
         else:
             ids = [int(token) for token in prompt_array(text)]

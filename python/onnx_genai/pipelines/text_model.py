@@ -12,7 +12,7 @@ import numpy as np
 
 from onnx_genai import package
 from onnx_genai.engine import EngineOptions, ModelEngine, PromptIds, describe_graph
-from onnx_genai.errors import InternalError, InvalidArgumentError, NotFoundError, UnsupportedError
+from onnx_genai.errors import ContextOverflowError, InternalError, InvalidArgumentError, NotFoundError, UnsupportedError
 from onnx_genai.pipelines.chat import ChatAbilities, ChatRequest, PreparedChat, tools_as_text
 from onnx_genai.pipelines.profile_run import ProfileRun
 from onnx_genai.template import ChatTemplate, GuardedPrompt
@@ -289,6 +289,7 @@ class TextModel:
         )
 
     def _chat_ids(self, prompt: GuardedPrompt) -> list[int]:
+        self.check_room(prompt.text)
         return self.tokenizer.encode(prompt.text, add_special_tokens=False, plain=prompt.plain)
 
     def _needed_template(self) -> ChatTemplate:
@@ -313,6 +314,26 @@ class TextModel:
             pass
         return self._guarded(_before_user(messages, text), template_kwargs=template_kwargs)
 
+    def check_room(self, prompt: str | Sequence[int]) -> None:
+        """Refuses what cannot be a prompt, a text whatever its tokens, without the time and memory to tokenise it.
+
+        Raises:
+            ContextOverflowError: It has more tokens than the context window.
+            InvalidArgumentError: It is no text that has tokens.
+        """
+        limit = self.context_limit
+        if limit is None or len(prompt) <= limit:
+            return
+        if not isinstance(prompt, str):
+            size = f"has {len(prompt)} tokens"
+        elif (least := self.tokenizer.least_tokens(prompt)) > limit:
+            size = f"is a text of {len(prompt)} characters, which are at least {least} tokens"
+        else:
+            return
+        raise ContextOverflowError(
+            f"the prompt {size}, but the context window has {limit} ({self.context_source}); shorten the prompt"
+        )
+
     def fill_in(self, prefix: Prompt, suffix: str, params: SamplingParams | None) -> tuple[list[int], SamplingParams]:
         """Returns prompt ids and parameters that make the model write what belongs between two texts.
 
@@ -327,6 +348,8 @@ class TextModel:
             )
         if not isinstance(prefix, str) or not isinstance(suffix, str):
             raise InvalidArgumentError("suffix needs a prompt and a suffix that are texts")
+        self.check_room(prefix)
+        self.check_room(suffix)
         ids = marks.prompt_ids(prefix, suffix, tokenizer=self.tokenizer)
         params = params if params is not None else SamplingParams()
         ends = [marks.prefix, marks.suffix, marks.middle, *FIM_STOPS]
@@ -347,6 +370,7 @@ class TextModel:
         if isinstance(prompt, str):
             if not prompt:
                 raise InvalidArgumentError("the prompt is empty; give at least one character")
+            self.check_room(prompt)
             prompt = self.tokenizer.encode(prompt)
         return prompt, params
 

@@ -40,7 +40,7 @@ _JSON_NAMES = {
     dict: "an object",
     type(None): "null",
 }
-_ALTERNATIVE = re.compile(r"str|int|float|bool|(dict|list)\[.*|[a-z]+-\w+")
+_ALTERNATIVE = re.compile(r"str|int|float|bool|(dict|list)\[.*|[a-z]+-\w*(\[.*)?")
 """How pydantic names one of several types that a field may have."""
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -156,6 +156,7 @@ def _field_error(error: ValidationError) -> ApiError:
     inner = [each for each in places if each[0] not in outer]
     first = inner[0][0]
     own = [each for place, each in inner if place == first]
+    own = [each for each in own if each["type"] == "too_long"] or own
     wanted = list(dict.fromkeys(_WANTED.get(each["type"], each["msg"]).removeprefix("Value error, ") for each in own))
     if len(wanted) > 1:
         wanted = [wanted[0], *(each.removeprefix("Input should be ") for each in wanted[1:])]
@@ -170,12 +171,17 @@ def _field_error(error: ValidationError) -> ApiError:
 
 def _place(detail: ErrorDetails) -> tuple[str, ...]:
     """Where a wrong field is, as clients write it; without the names of the alternatives that were tried."""
-    parts = detail["loc"]
+    parts, models = detail["loc"], _model_names()
     return tuple(
         f"[{part}]" if isinstance(part, int) else f".{part}"
         for part in parts
-        if isinstance(part, int) or not _ALTERNATIVE.fullmatch(part)
+        if isinstance(part, int) or not (_ALTERNATIVE.fullmatch(part) or part in models)
     )
+
+
+def _model_names(kind: type[RequestModel] = RequestModel) -> set[str]:
+    """How pydantic names a model as one of several types."""
+    return {kind.__name__}.union(*map(_model_names, kind.__subclasses__()))
 
 
 def _refused_constant(name: str) -> float:

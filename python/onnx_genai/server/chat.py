@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from onnx_genai.server.body import read_request
 from onnx_genai.server.errors import ApiError
+from onnx_genai.server.large_json import json_answer
 from onnx_genai.server.model import CallPart, ChatAnswer, ChatCall, ChatPart, CompletionOptions
 from onnx_genai.server.schemas.chat import ChatCompletionRequest
 from onnx_genai.server.sessions import SESSION_HEADER, ChatSession, SessionStore
@@ -59,7 +60,7 @@ class ChatRoutes:
             value = _answer_object(answer, body, head, reasoning_tokens)
             running.meter.done((choice["finish_reason"] for choice in value["choices"]), answer.usage)
             turn.commit([_Message.of(choice) for choice in answer.choices])
-            return JSONResponse(value, headers=headers)
+            return await json_answer(value, headers=headers)
 
     def _session(self, request: Request, body: ChatCompletionRequest) -> ChatSession | None:
         given = request.headers.get(SESSION_HEADER)

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from onnx_genai.server.body import read_request
+from onnx_genai.server.large_json import json_answer
 from onnx_genai.server.legacy_logprobs import LegacyLogprobs
 from onnx_genai.server.merging import merged
 from onnx_genai.server.model import CompletionOptions, ServedModel
@@ -66,7 +67,7 @@ class CompletionRoutes:
             usage = _summed([answer.usage for answer in answers])
             choices = [choice for number, answer in enumerate(answers) for choice in answer.objects(body, number)]
             running.meter.done((choice["finish_reason"] for choice in choices), usage)
-            return JSONResponse({**head.object(), "choices": choices, "usage": usage_object(usage)})
+            return await json_answer({**head.object(), "choices": choices, "usage": usage_object(usage)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +128,7 @@ class _Work:
 
     async def one(self, prompt: str | list[int]) -> _Answer:
         body = self.body
-        ids = await self.model.encode(prompt) if isinstance(prompt, str) else prompt
+        ids = await self.model.encode_prompt(prompt)
         echo = ""
         scored: Sequence[TokenLogprob | str] = ()
         if body.echo:
@@ -166,6 +167,8 @@ async def _events(
     def start(prompt: str | list[int]) -> AsyncGenerator[Chunk, None]:
         return running.model.complete_stream(prompt, params, options, body.suffix or None)
 
+    for prompt in prompts:
+        running.model.check_room(prompt)
     if body.echo:
         for number, prompt in enumerate(prompts):
             text = prompt if isinstance(prompt, str) else await running.model.decode(prompt)
@@ -192,7 +195,7 @@ async def _events(
                     yield chunk(index, piece.text, reason, logprobs)
         usage = _summed(usages)
     else:
-        lengths = [len(await running.model.encode(each)) if isinstance(each, str) else len(each) for each in prompts]
+        lengths = [len(await running.model.encode_prompt(each)) for each in prompts]
         usage = Usage(prompt_tokens=sum(lengths), completion_tokens=0)
     running.meter.done(reasons, usage)
     if body.include_usage:

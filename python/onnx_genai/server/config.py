@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["Limits", "ModelSpec", "ServerConfig", "is_loopback"]
 
 
+MAX_SECONDS = 1e8
+"""The longest time that may be waited for: three years, and all that the engine's clock takes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Bounds on what one client may ask for. All are above 0; None is no bound."""
@@ -30,6 +34,8 @@ class Limits:
     """Answers to one prompt: ``n`` or ``best_of``."""
     max_prompts: int = 256
     """Prompts in one request."""
+    max_answers: int = 256
+    """Answers of one request: its prompts times ``n`` or ``best_of``."""
     max_inputs: int = 2048
     """Texts to embed, or documents to order, in one request."""
     max_stop: int = 16
@@ -42,6 +48,10 @@ class Limits:
     """Tools and response format of a request, each as JSON text."""
     max_scored_tokens: int = 8192
     """Tokens of a prompt whose log-probabilities are asked for (``echo`` with ``logprobs``)."""
+    max_tokenized_bytes: int = 4 * 2**20
+    """Text that ``/tokenize`` takes, in bytes of UTF-8."""
+    max_detokenized_tokens: int = 2**20
+    """Token ids that ``/detokenize`` takes."""
     max_sessions: int = 256
     """Sessions that are kept for each key, and as many responses; the one unused for longest makes room."""
     max_session_bytes: int = 64 * 2**20
@@ -62,8 +72,9 @@ class Limits:
             value = getattr(self, each.name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 2**53:
-                raise InvalidArgumentError(f"{each.name} is {value!r}; allowed: a number above 0")
+            most = MAX_SECONDS if each.name.endswith(("_timeout", "_ttl")) else 2**53
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
+                raise InvalidArgumentError(f"{each.name} is {value!r}; allowed: a number above 0, up to {most:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +132,14 @@ class ServerConfig:
         if not 0 <= self.port < 2**16:
             raise InvalidArgumentError(f"port is {self.port}; allowed: 0..65535, 0 takes a free one")
         for name in ("heartbeat", "drain_timeout"):
-            if not 0 <= getattr(self, name) < 1e8:
-                raise InvalidArgumentError(f"{name} is {getattr(self, name)}; allowed: seconds, 0 or more")
+            if not 0 <= getattr(self, name) <= MAX_SECONDS:
+                raise InvalidArgumentError(
+                    f"{name} is {getattr(self, name)}; allowed: seconds, 0 or more, up to {MAX_SECONDS:g}"
+                )
+        if self.model_ttl is not None and not 0 < self.model_ttl <= MAX_SECONDS:
+            raise InvalidArgumentError(
+                f"model_ttl is {self.model_ttl}; allowed: above 0, up to {MAX_SECONDS:g} seconds"
+            )
 
 
 def is_loopback(host: str) -> bool:

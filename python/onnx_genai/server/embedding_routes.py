@@ -16,6 +16,7 @@ from onnx_genai.errors import DeadlineError
 from onnx_genai.server.body import read_request
 from onnx_genai.server.config import Limits
 from onnx_genai.server.encoder import ServedEncoder
+from onnx_genai.server.large_json import json_answer
 from onnx_genai.server.schemas.embeddings import EmbeddingRequest, RerankRequest
 from onnx_genai.server.state import ServerState
 from onnx_genai.server.wire import new_id
@@ -65,7 +66,7 @@ class EmbeddingRoutes:
                 "results": [_result(each, with_document=bool(body.return_documents)) for each in ranked],
                 "usage": _usage(num_tokens),
             }
-            return Response(await asyncio.to_thread(json.dumps, value), media_type="application/json")
+            return await json_answer(value)
 
 
 async def _in_time(work: Awaitable[T], limits: Limits) -> T:

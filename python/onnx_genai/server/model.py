@@ -16,7 +16,7 @@ from onnx_genai.types import Chunk, Result, SamplingParams, TokenLogprob, Usage
 
 __all__ = ["CallPart", "ChatAnswer", "ChatCall", "ChatPart", "CompletionOptions", "ServedModel"]
 
-_LONG_TEXT = 4096
+_LONG_TEXT = 512
 """Characters from which a text is tokenised outside of the event loop."""
 
 
@@ -129,6 +129,23 @@ class ServedModel:
             return self._llm.tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return await asyncio.to_thread(self._llm.tokenizer.encode, text, add_special_tokens=add_special_tokens)
 
+    def check_room(self, prompt: str | Sequence[int]) -> None:
+        """Refuses what cannot fit the context window, as far as that is known before it is tokenised.
+
+        Raises:
+            ContextOverflowError: It cannot.
+        """
+        self._llm.check_room(prompt)
+
+    async def encode_prompt(self, prompt: str | Sequence[int]) -> Sequence[int]:
+        """Token ids of a text, or ids, that are to be a prompt.
+
+        Raises:
+            ContextOverflowError: They cannot fit the context window.
+        """
+        self.check_room(prompt)
+        return await self.encode(prompt) if isinstance(prompt, str) else prompt
+
     async def count(self, *texts: str) -> int:
         """Tokens that texts have by themselves."""
         return sum([len(await self.encode(text, add_special_tokens=False)) for text in texts if text])
@@ -217,7 +234,7 @@ class ServedModel:
             ApiError: There is a suffix, and the model cannot fill in the middle.
         """
         if suffix is None:
-            return (await self.encode(prompt) if isinstance(prompt, str) else list(prompt)), params
+            return (list(await self.encode_prompt(prompt))), params
         try:
             if not isinstance(prompt, str):
                 raise UnsupportedError("the prompt is no text")

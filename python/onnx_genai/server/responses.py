@@ -16,6 +16,7 @@ from onnx_genai.server.body import read_request
 from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError
 from onnx_genai.server.keeping import OwnedStore, held_bytes
+from onnx_genai.server.large_json import json_answer
 from onnx_genai.server.model import ChatCall, ChatPart, CompletionOptions
 from onnx_genai.server.response_items import ResponseItems
 from onnx_genai.server.schemas.responses import ResponseRequest
@@ -123,11 +124,11 @@ class ResponseRoutes:
             response = draft.end(part, answer.usage, await running.model.count(part.reasoning))
             running.meter.done([draft.reason(part)], answer.usage)
             keep(response, draft.message())
-            return JSONResponse(response)
+            return await json_answer(response)
 
     async def get(self, request: Request) -> Response:
         """A response that was given."""
-        return JSONResponse(self._found(request).response)
+        return await json_answer(self._found(request).response)
 
     async def delete(self, request: Request) -> Response:
         """Forgets a response."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import threading
@@ -128,13 +129,40 @@ def serve(models: Sequence[ModelSpec], config: ServerConfig) -> None:
         InvalidArgumentError: The address cannot be used.
         GenAIError: A model cannot be loaded.
     """
+    addresses = _addresses(config)
     server = Server(models, config)
     try:
         server.run()
-    except SystemExit as error:  # uvicorn's way to say that it cannot listen
-        raise InvalidArgumentError(
-            f"cannot listen on {config.host}:{config.port}; the address is in use or not of this machine. Choose "
-            "another with --host and --port"
-        ) from error
+    except SystemExit:  # uvicorn's way to say that it cannot listen
+        raise _cannot_listen(config, _bind_fault(addresses)) from None
     if server.failure is not None:
         raise server.failure
+
+
+def _addresses(config: ServerConfig) -> list[tuple[Any, ...]]:
+    """What the host resolves to."""
+    host = config.host.strip("[]")
+    try:
+        return socket.getaddrinfo(host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        reason = f"{host!r} is no address, and no name that resolves to one ({getattr(error, 'strerror', error)})"
+        raise _cannot_listen(config, reason) from None
+
+
+def _bind_fault(addresses: Sequence[tuple[Any, ...]]) -> str:
+    """Why nothing can listen there, as the operating system says it."""
+    for family, kind, protocol, _, address in addresses:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                if os.name == "posix":
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+        except OSError as error:
+            return (error.strerror or str(error)).lower()
+    return "the log above says why"
+
+
+def _cannot_listen(config: ServerConfig, reason: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"cannot listen on {config.host}:{config.port}: {reason}. Choose another address with --host and --port"
+    )

@@ -7,6 +7,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from onnx_genai.server.body import read_request
+from onnx_genai.server.large_json import json_answer
 from onnx_genai.server.schemas.text import RewindRequest, SessionRequest
 from onnx_genai.server.sessions import ChatSession
 from onnx_genai.server.state import ServerState
@@ -35,7 +36,7 @@ class SessionRoutes:
     async def create(self, request: Request) -> Response:
         """Makes a session, with the messages that it begins with."""
         body = await read_request(request, SessionRequest, self._state.config.limits)
-        entry = self._state.models.find(body.model)
+        entry = self._state.text_entry(body.model)
         messages = [message.for_template(index) for index, message in enumerate(body.messages or ())]
         session = self._state.sessions.create(request.state.owner, entry.spec.name, messages)
         return JSONResponse(session.as_object(), 201)
@@ -48,7 +49,7 @@ class SessionRoutes:
     async def get(self, request: Request) -> Response:
         """One session with its messages."""
         session = self._session(request)
-        return JSONResponse({**session.as_object(), "messages": session.messages})
+        return await json_answer({**session.as_object(), "messages": tuple(session.messages)})
 
     async def delete(self, request: Request) -> Response:
         """Forgets a session."""

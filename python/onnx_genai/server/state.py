@@ -76,7 +76,7 @@ class ServerState:
         Raises:
             ApiError: No such model, the server is full, or a session was named that the route does not know.
         """
-        entry = self._entry(model, _TEXT)
+        entry = self.text_entry(model)
         if route in _WITHOUT_SESSIONS and SESSION_HEADER in request.headers:
             raise ApiError(
                 400, "X-Session-Id belongs to /v1/chat/completions.", param=SESSION_HEADER, code="invalid_value"
@@ -111,6 +111,14 @@ class ServerState:
     def _trace(self, stack: AsyncExitStack, request: Request, live: LiveRequest, model: str) -> None:
         if self.config.tracing is not None:
             stack.enter_context(self.config.tracing.span(request, live, model))
+
+    def text_entry(self, model: str | None) -> ModelEntry:
+        """The entry of a language model; the first one if ``model`` names none.
+
+        Raises:
+            ApiError: There is none of that name, or it is known to be of another kind.
+        """
+        return self._entry(model, _TEXT)
 
     def _entry(self, model: str | None, kinds: tuple[ModelKind, ...]) -> ModelEntry:
         """The entry of a model that is of one of these kinds, as far as that is known before it is loaded."""

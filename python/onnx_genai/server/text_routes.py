@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from onnx_genai.server.body import read_request
 from onnx_genai.server.errors import ApiError
+from onnx_genai.server.large_json import json_answer
 from onnx_genai.server.model import ServedModel
+from onnx_genai.server.schemas.base import bad_value
 from onnx_genai.server.schemas.text import DetokenizeRequest, TemplateRequest, TokenizeRequest
 from onnx_genai.server.state import ServerState
 
@@ -39,7 +42,7 @@ class TextRoutes:
             raise ApiError(400, "give one of prompt, content and messages", param="prompt", code="invalid_value")
         async with self._state.running(request, "tokenize", body.model) as running:
             value = await running.live.run(self._tokens(running.model, body))
-            return JSONResponse({**value, "model": running.name, "max_model_len": running.model.context_limit})
+            return await json_answer({**value, "model": running.name, "max_model_len": running.model.context_limit})
 
     async def _tokens(self, model: ServedModel, body: TokenizeRequest) -> dict[str, Any]:
         wanted = [each for each in (body.add_special_tokens, body.add_special) if each is not None]
@@ -57,20 +60,31 @@ class TextRoutes:
                 template_kwargs=body.chat_template_kwargs,
             )
         else:
+            name = "prompt" if body.prompt is not None else "content"
             text = body.prompt if body.prompt is not None else body.content or ""
+            limit = self._state.config.limits.max_tokenized_bytes
+            size = len(text.encode("utf-8"))
+            if size > limit:
+                raise bad_value(name, f"{name} has {size} bytes; this server tokenises at most {limit}")
             ids = await model.encode(text, add_special_tokens=wanted[0] if wanted else True)
         value: dict[str, Any] = {"tokens": ids, "count": len(ids)}
         if body.with_pieces:
-            value["pieces"] = [model.token_text(token) for token in ids]
+            value["pieces"] = await asyncio.to_thread(list, map(model.token_text, ids))
         return value
 
     async def detokenize(self, request: Request) -> Response:
         """The text of token ids."""
-        body = await read_request(request, DetokenizeRequest, self._state.config.limits)
+        limits = self._state.config.limits
+        body = await read_request(request, DetokenizeRequest, limits)
+        if len(body.tokens) > limits.max_detokenized_tokens:
+            raise bad_value(
+                "tokens",
+                f"tokens has {len(body.tokens)} entries; this server allows at most {limits.max_detokenized_tokens}",
+            )
         async with self._state.running(request, "detokenize", body.model) as running:
             decode = running.model.decode(body.tokens, skip_special_tokens=bool(body.skip_special_tokens))
             text = await running.live.run(decode)
-            return JSONResponse({"prompt": text, "content": text, "model": running.name})
+            return await json_answer({"prompt": text, "content": text, "model": running.name})
 
     async def apply_template(self, request: Request) -> Response:
         """The prompt text that a chat becomes."""
@@ -84,4 +98,4 @@ class TextRoutes:
                 continue_final_message=bool(body.continue_final_message),
                 template_kwargs=body.chat_template_kwargs,
             )
-            return JSONResponse({"prompt": await running.live.run(render), "model": running.name})
+            return await json_answer({"prompt": await running.live.run(render), "model": running.name})

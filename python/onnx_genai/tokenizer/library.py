@@ -1,11 +1,21 @@
-"""How the ``tokenizers`` library reads a tokenizer.json here."""
+"""The ``tokenizers`` library as it is used here.
+
+Its calls for one text hold Python's lock from beginning to end; those for batches give it back, so long texts go that
+way and other threads run meanwhile.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import tokenizers
 from tokenizers.models import BPE
 
-__all__ = ["read_tokenizer"]
+__all__ = ["decoded", "encoded", "read_tokenizer"]
+
+_LONG_TEXT = 2048
+"""Characters from which a text goes the way of batches; shorter ones are done before another thread would run."""
+_MANY_IDS = 1024
 
 
 def read_tokenizer(text: str) -> tokenizers.Tokenizer:
@@ -25,3 +35,21 @@ def read_tokenizer(text: str) -> tokenizers.Tokenizer:
         if resize is not None:
             resize(0)
     return tokenizer
+
+
+def encoded(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+    """Token ids of a text, with nothing added."""
+    if len(text) < _LONG_TEXT:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    else:
+        ids = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    return ids
+
+
+def decoded(tokenizer: tokenizers.Tokenizer, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+    """Text of token ids."""
+    if len(ids) < _MANY_IDS:
+        text: str = tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+    else:
+        text = tokenizer.decode_batch([ids], skip_special_tokens=skip_special_tokens)[0]
+    return text

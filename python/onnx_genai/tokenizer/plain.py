@@ -10,7 +10,7 @@ from typing import Any
 
 import tokenizers
 
-from onnx_genai.tokenizer.library import read_tokenizer
+from onnx_genai.tokenizer.library import encoded, read_tokenizer
 
 __all__ = ["PlainEncoder"]
 
@@ -50,7 +50,7 @@ class PlainEncoder:
                     pieces += (text[place : match.start()], self._names[match.group()])
                     place = match.end()
             text = "".join([*pieces, text[place:]])
-        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids = encoded(self._tokenizer, text)
         return [self._ids.get(token_id, token_id) for token_id in ids]
 
 

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import tokenizers
 
 from onnx_genai.errors import InvalidArgumentError, NotFoundError, PackageError
-from onnx_genai.tokenizer.library import read_tokenizer
+from onnx_genai.tokenizer.bounds import TokenBound
+from onnx_genai.tokenizer.library import decoded, encoded, read_tokenizer
 from onnx_genai.tokenizer.plain import PlainEncoder
 from onnx_genai.tokenizer.stream import TokenStream
 from onnx_genai.tokenizer.table import TokenTableData, build_table
@@ -188,7 +189,7 @@ class Tokenizer:
         if plain:
             ids = self._plain_encoder().encode(text, plain)
         else:
-            ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+            ids = encoded(self._tokenizer, text)
         if not add_special_tokens:
             return ids
         if ids[: len(self._before)] == self._before:
@@ -214,6 +215,19 @@ class Tokenizer:
         """Whether the first word of a text has other ids than the same word behind a character."""
         word, other = (self.encode(text, add_special_tokens=False) for text in ("x", _OTHER_TEXT))
         return self.encode(_OTHER_TEXT + "x", add_special_tokens=False) != [*other, *word]
+
+    def least_tokens(self, text: str) -> int:
+        """Tokens that ``text`` has at least, without tokenising it; 0 where nothing can be said.
+
+        Raises:
+            InvalidArgumentError: As :meth:`encode`.
+        """
+        _check_text(text)
+        return 0 if self._bound is None else self._bound.least_tokens(text)
+
+    @cached_property
+    def _bound(self) -> TokenBound | None:
+        return TokenBound.of(self._tokenizer)
 
     def encode_whole(self, texts: Sequence[str | tuple[str, str]]) -> list[WholeText]:
         """Whole texts, or pairs of them, for encoders: with special tokens and token types, and never cut.
@@ -276,7 +290,7 @@ class Tokenizer:
                 )
             checked.append(token_id)
         try:
-            text: str = self._tokenizer.decode(checked, skip_special_tokens=skip_special_tokens)
+            text = decoded(self._tokenizer, checked, skip_special_tokens=skip_special_tokens)
         # A decoder that cannot take a token panics, which is only a BaseException.
         except BaseException as error:
             if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError)):

@@ -5,28 +5,65 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError
 
-__all__ = ["ListOf", "RequestModel", "bad_value", "bounded_tools", "tool_object"]
+__all__ = ["ListOf", "ObjectsOf", "RequestModel", "bad_value", "bounded_tools", "tool_object"]
 
 T = TypeVar("T")
 
 
-class _FailsFast:
-    """As pydantic's ``FailFast``, which cannot be part of a union."""
+@dataclass(frozen=True, slots=True)
+class _Bounded:
+    """The check of a list ends at the first wrong entry, as with pydantic's ``FailFast``, which cannot be part of a
+    union: one error for each of millions would fill the memory. One that is too long is not looked at.
+    """
+
+    limit: int
+    max_objects: int | None = None
+    """JSON objects in the entries, at any depth."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return cast("CoreSchema", {**handler(source), "fail_fast": True})
+        entries = cast("CoreSchema", {**handler(source), "fail_fast": True, "max_length": self.limit})
+        return core_schema.no_info_before_validator_function(self._checked, entries)
+
+    def _checked(self, given: Any) -> Any:
+        if isinstance(given, list) and len(given) > self.limit:
+            counts = {"count": len(given), "limit": self.limit}
+            raise PydanticCustomError("too_long", "there are {count} entries; allowed: {limit}", counts)
+        if isinstance(given, list) and self.max_objects is not None and _has_more_objects(given, self.max_objects):
+            text = "there are more than {limit} objects in the entries, as parts or calls; send fewer"
+            raise PydanticCustomError("too_long", text, {"limit": self.max_objects})
+        return given
 
 
-ListOf = Annotated[list[T], _FailsFast()]
-"""A list of a body. Its check ends at the first wrong entry: one error for each of millions would fill the memory."""
+def _has_more_objects(value: list[Any], limit: int) -> bool:
+    stack: list[Any] = [value]
+    while stack:
+        each = stack.pop()
+        if isinstance(each, dict):
+            limit -= 1
+            each = each.values()
+        if limit < 0 or len(each) > _MAX_ENTRIES:
+            return True
+        stack.extend([inner for inner in each if isinstance(inner, (dict, list))])
+    return False
+
+
+_MAX_ENTRIES = 2**20
+
+
+ListOf = Annotated[list[T], _Bounded(_MAX_ENTRIES)]
+"""A list of a body."""
+
+ObjectsOf = Annotated[list[T], _Bounded(10_000, max_objects=30_000)]
+"""A list of messages, parts or tools, each of which costs time in the event loop; more than large windows hold."""
 
 _log = logging.getLogger("onnx_genai.server")
 

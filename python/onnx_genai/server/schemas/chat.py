@@ -10,7 +10,7 @@ from pydantic import Field
 
 from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError
-from onnx_genai.server.schemas.base import ListOf, RequestModel
+from onnx_genai.server.schemas.base import ListOf, ObjectsOf, RequestModel
 from onnx_genai.server.schemas.sampling import GenerationRequest
 
 __all__ = ["ChatCompletionRequest", "ChatMessageIn", "ResponseFormat", "ToolIn"]
@@ -22,9 +22,9 @@ class ChatMessageIn(RequestModel):
     """One message; what else it holds is for the model's chat template."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | ListOf[dict[str, Any]] | None = None
+    content: str | ObjectsOf[dict[str, Any]] | None = None
     name: str | None = None
-    tool_calls: ListOf[dict[str, Any]] | None = None
+    tool_calls: ObjectsOf[dict[str, Any]] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -119,11 +119,11 @@ class ChatCompletionRequest(GenerationRequest):
         "prompt_logprobs": "use /v1/completions with echo and logprobs",
     }
 
-    messages: ListOf[ChatMessageIn] = Field(min_length=1)
+    messages: ObjectsOf[ChatMessageIn] = Field(min_length=1)
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: ListOf[ToolIn] | None = None
+    tools: ObjectsOf[ToolIn] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None

@@ -43,7 +43,7 @@ class CompletionRequest(GenerationRequest):
         """The prompts, one entry each.
 
         Raises:
-            ApiError: There is none, one is empty, or there are too many.
+            ApiError: There is none, one is empty, or they or their answers are too many.
         """
         given = self.prompt
         prompts: list[str | list[int]] = []
@@ -66,6 +66,13 @@ class CompletionRequest(GenerationRequest):
                 f"prompt has {len(prompts)} entries; this server allows at most {limits.max_prompts}",
                 param="prompt",
                 code="invalid_value",
+            )
+        if len(prompts) * self.candidates > limits.max_answers:
+            field = "n" if self.candidates == self.n else "best_of"
+            raise _invalid(
+                field,
+                f"{field} is {self.candidates} and prompt has {len(prompts)} entries, which are "
+                f"{len(prompts) * self.candidates} answers; this server allows at most {limits.max_answers} a request",
             )
         return prompts
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError
-from onnx_genai.server.schemas.base import ListOf, RequestModel
+from onnx_genai.server.schemas.base import ListOf, ObjectsOf, RequestModel
 
 __all__ = ["DocumentIn", "EmbeddingRequest", "RerankRequest"]
 
@@ -80,7 +80,7 @@ class RerankRequest(RequestModel):
 
     model: str | None = None
     query: str
-    documents: ListOf[str | DocumentIn]
+    documents: ObjectsOf[str | DocumentIn]
     top_n: int | None = Field(None, ge=1)
     return_documents: bool | None = None
     truncate: bool | None = None

@@ -10,16 +10,34 @@ from pydantic import Field
 
 from onnx_genai.server.config import Limits
 from onnx_genai.server.model import ChatCall, CompletionOptions
-from onnx_genai.server.schemas.base import ListOf, RequestModel, bad_value, bounded_tools, tool_object
+from onnx_genai.server.schemas.base import ListOf, ObjectsOf, RequestModel, bad_value, bounded_tools, tool_object
 from onnx_genai.server.schemas.sampling import check_stop_lengths
 from onnx_genai.types import SamplingParams
 
 __all__ = ["CountTokensRequest", "MessagesRequest"]
 
 
+class _TextBlockIn(RequestModel):
+    """A part of a system text or of a tool's result."""
+
+    type: str
+    text: str | None = None
+
+
+class _BlockIn(_TextBlockIn):
+    """A part of a message; which fields count depends on its type."""
+
+    thinking: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: str | ObjectsOf[_TextBlockIn] | None = None
+
+
 class _MessageIn(RequestModel):
     role: Literal["user", "assistant", "system"]
-    content: str | ListOf[dict[str, Any]]
+    content: str | ObjectsOf[_BlockIn]
 
 
 class _ToolIn(RequestModel):
@@ -52,9 +70,9 @@ class CountTokensRequest(RequestModel):
     }
 
     model: str | None = None
-    messages: ListOf[_MessageIn] = Field(min_length=1)
-    system: str | ListOf[dict[str, Any]] | None = None
-    tools: ListOf[_ToolIn] | None = None
+    messages: ObjectsOf[_MessageIn] = Field(min_length=1)
+    system: str | ObjectsOf[_TextBlockIn] | None = None
+    tools: ObjectsOf[_ToolIn] | None = None
     tool_choice: _ToolChoiceIn | None = None
     thinking: _ThinkingIn | None = None
 
@@ -152,7 +170,7 @@ class MessagesRequest(CountTokensRequest):
         )
 
 
-def _user(blocks: Sequence[Mapping[str, Any]], where: str, role: str) -> list[dict[str, Any]]:
+def _user(blocks: Sequence[_BlockIn], where: str, role: str) -> list[dict[str, Any]]:
     """Text and results of tools, each as a message, in their order."""
     messages: list[dict[str, Any]] = []
     texts: list[str] = []
@@ -164,11 +182,11 @@ def _user(blocks: Sequence[Mapping[str, Any]], where: str, role: str) -> list[di
 
     for index, block in enumerate(blocks):
         place = f"{where}[{index}]"
-        if block.get("type") == "tool_result":
+        if block.type == "tool_result":
             flush()
-            content = block.get("content", "")
+            content = block.content or ""
             text = content if isinstance(content, str) else _joined(content, f"{place}.content")
-            messages.append({"role": "tool", "tool_call_id": str(block.get("tool_use_id", "")), "content": text})
+            messages.append({"role": "tool", "tool_call_id": block.tool_use_id or "", "content": text})
         else:
             texts.append(_text(block, place))
     flush()
@@ -177,35 +195,36 @@ def _user(blocks: Sequence[Mapping[str, Any]], where: str, role: str) -> list[di
     return messages
 
 
-def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": ""}
+def _assistant(blocks: Sequence[_BlockIn], where: str) -> dict[str, Any]:
+    texts: list[str] = []
+    thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
     for index, block in enumerate(blocks):
-        place, kind = f"{where}[{index}]", block.get("type")
-        if kind == "thinking":
-            message["reasoning_content"] = message.get("reasoning_content", "") + str(block.get("thinking", ""))
-        elif kind == "tool_use":
-            name, given = block.get("name"), block.get("input", {})
-            if not isinstance(name, str) or not name or not isinstance(given, dict):
-                raise bad_value(place, f"{place} has no name, or an input that is no object")
-            function = {"name": name, "arguments": json.dumps(given, ensure_ascii=False)}
-            calls.append({"id": str(block.get("id", "")), "type": "function", "function": function})
-        elif kind != "redacted_thinking":
-            message["content"] += _text(block, place)
+        place = f"{where}[{index}]"
+        if block.type == "thinking":
+            thoughts.append(block.thinking or "")
+        elif block.type == "tool_use":
+            if not block.name:
+                raise bad_value(place, f"{place} is a tool_use without a name")
+            function = {"name": block.name, "arguments": json.dumps(block.input or {}, ensure_ascii=False)}
+            calls.append({"id": block.id or "", "type": "function", "function": function})
+        elif block.type != "redacted_thinking":
+            texts.append(_text(block, place))
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
+    if thoughts:
+        message["reasoning_content"] = "".join(thoughts)
     if calls:
         message["tool_calls"] = calls
     return message
 
 
-def _joined(blocks: object, where: str) -> str:
-    if not isinstance(blocks, list):
-        raise bad_value(where, f"{where} is neither a text nor a list of blocks")
-    return "".join(_text(block, f"{where}[{index}]") for index, block in enumerate(blocks))
+def _joined(blocks: Sequence[_TextBlockIn], where: str) -> str:
+    return "".join([_text(block, f"{where}[{index}]") for index, block in enumerate(blocks)])
 
 
-def _text(block: object, where: str) -> str:
-    if isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str):
-        text: str = block["text"]
-        return text
-    kind = block.get("type") if isinstance(block, dict) else None
-    raise bad_value(where, f"{where} has the type {str(kind)[:40]!r}; this server reads text only")
+def _text(block: _TextBlockIn, where: str) -> str:
+    if block.type != "text":
+        raise bad_value(where, f"{where} has the type {block.type!r:.40}; this server reads text only")
+    if block.text is None:
+        raise bad_value(where, f"{where} has no text")
+    return block.text

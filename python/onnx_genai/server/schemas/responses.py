@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from onnx_genai.server.config import Limits
-from onnx_genai.server.schemas.base import ListOf, RequestModel, bad_value, bounded_tools, tool_object
+from onnx_genai.server.schemas.base import ListOf, ObjectsOf, RequestModel, bad_value, bounded_tools, tool_object
 from onnx_genai.types import SamplingParams
 
 __all__ = ["ResponseRequest"]
 
 _ROLES = ("user", "assistant", "system", "developer")
+
+
+class _PartIn(RequestModel):
+    """A part of an item's content."""
+
+    type: str | None = None
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _ItemIn(RequestModel):
+    """An item of the input; which fields count depends on its type."""
+
+    type: str = "message"
+    role: str | None = None
+    content: str | ObjectsOf[_PartIn] | None = None
+    summary: ObjectsOf[_PartIn] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str = "{}"
+    output: str | ObjectsOf[_PartIn] | None = None
 
 
 class _FormatIn(RequestModel):
@@ -51,7 +72,7 @@ class ResponseRequest(RequestModel):
     }
 
     model: str | None = None
-    input: str | ListOf[dict[str, Any]]
+    input: str | ObjectsOf[_ItemIn]
     instructions: str | None = None
     max_output_tokens: int | None = Field(None, ge=1)
     temperature: float | None = None
@@ -61,7 +82,7 @@ class ResponseRequest(RequestModel):
     stream: bool | None = None
     store: bool | None = None
     previous_response_id: str | None = None
-    tools: ListOf[_ToolIn] | None = None
+    tools: ObjectsOf[_ToolIn] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: _TextIn | None = None
@@ -106,12 +127,12 @@ class ResponseRequest(RequestModel):
         """
         if isinstance(self.input, str):
             return [{"role": "user", "content": self.input}]
-        messages: list[dict[str, Any]] = []
+        conversation = _Conversation()
         for index, item in enumerate(self.input):
-            _append(messages, item, f"input[{index}]")
-        if not messages:
+            conversation.add(item, f"input[{index}]")
+        if not conversation.messages:
             raise bad_value("input", "input is empty; give a text or an item")
-        return messages
+        return conversation.messages
 
     def template_kwargs(self) -> dict[str, Any] | None:
         """Variables of the template."""
@@ -165,65 +186,74 @@ class ResponseRequest(RequestModel):
         return {"type": "json_schema", "json_schema": inner}
 
 
-def _append(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
-    """Adds an item; calls and reasoning belong to the assistant's message beside them."""
-    kind = item.get("type", "message")
-    if kind == "message":
-        role = item.get("role")
-        if role not in _ROLES:
-            raise bad_value(f"{where}.role", f"{where}.role is {str(role)[:40]!r}; allowed: {', '.join(_ROLES)}")
-        content = _text(item.get("content"), f"{where}.content")
-        if role == "assistant" and messages and messages[-1].get("is_open"):
-            messages[-1]["content"] = (messages[-1]["content"] or "") + content
+class _Conversation:
+    """The messages that items make. Calls and reasoning belong to the assistant's message beside them."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self._thinking: dict[str, Any] | None = None
+        """The last message while it has only reasoning, to which a text may yet be added."""
+
+    def add(self, item: _ItemIn, where: str) -> None:
+        """Adds an item.
+
+        Raises:
+            ApiError: It cannot be taken.
+        """
+        if item.type == "reasoning":
+            self._add_reasoning(item, where)
             return
-        messages.append({"role": role, "content": content})
-    elif kind == "function_call_output":
-        output = item.get("output")
-        text = output if isinstance(output, str) else _text(output, f"{where}.output")
-        messages.append({"role": "tool", "tool_call_id": str(item.get("call_id", "")), "content": text})
-    elif kind == "function_call":
-        name, arguments = item.get("name"), item.get("arguments", "{}")
-        if not isinstance(name, str) or not name or not isinstance(arguments, str):
-            raise bad_value(where, f"{where} has no name, or arguments that are no text")
-        call = {
-            "id": str(item.get("call_id", "")),
-            "type": "function",
-            "function": {"name": name, "arguments": arguments},
-        }
-        _assistant(messages).setdefault("tool_calls", []).append(call)
-    elif kind == "reasoning":
-        parts = item.get("content") or item.get("summary") or []
-        text = "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+        thinking, self._thinking = self._thinking, None
+        if item.type == "message":
+            if item.role not in _ROLES:
+                role = str(item.role)[:40]
+                raise bad_value(f"{where}.role", f"{where}.role is {role!r}; allowed: {', '.join(_ROLES)}")
+            content = _text(item.content, f"{where}.content")
+            if item.role == "assistant" and thinking is not None:
+                thinking["content"] = content
+            else:
+                self.messages.append({"role": item.role, "content": content})
+        elif item.type == "function_call_output":
+            text = _text(item.output, f"{where}.output")
+            self.messages.append({"role": "tool", "tool_call_id": item.call_id or "", "content": text})
+        elif item.type == "function_call":
+            if not item.name:
+                raise bad_value(where, f"{where} is a function_call without a name")
+            function = {"name": item.name, "arguments": item.arguments}
+            call = {"id": item.call_id or "", "type": "function", "function": function}
+            self._assistant().setdefault("tool_calls", []).append(call)
+        else:
+            raise bad_value(where, f"{where} has the type {item.type!r:.40}, which this server does not know")
+
+    def _add_reasoning(self, item: _ItemIn, where: str) -> None:
+        if isinstance(item.content, str):
+            raise bad_value(f"{where}.content", f"{where}.content is a text; allowed for reasoning: a list of parts")
+        text = "".join([part.text or "" for part in item.content or item.summary or ()])
         if text:
-            messages.append({"role": "assistant", "content": "", "reasoning_content": text, "is_open": True})
-    else:
-        raise bad_value(where, f"{where} has the type {str(kind)[:40]!r}, which this server does not know")
-    if kind != "reasoning":
-        for message in messages:
-            message.pop("is_open", None)
+            self._thinking = {"role": "assistant", "content": "", "reasoning_content": text}
+            self.messages.append(self._thinking)
+
+    def _assistant(self) -> dict[str, Any]:
+        """The assistant's message at the end, made if there is none."""
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            self.messages.append({"role": "assistant", "content": None})
+        return self.messages[-1]
 
 
-def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """The assistant's message at the end, made if there is none."""
-    if not messages or messages[-1]["role"] != "assistant":
-        messages.append({"role": "assistant", "content": None})
-    return messages[-1]
-
-
-def _text(content: object, where: str) -> str:
+def _text(content: str | Sequence[_PartIn] | None, where: str) -> str:
     if isinstance(content, str):
         return content
-    if not isinstance(content, list):
+    if content is None:
         raise bad_value(where, f"{where} is neither a text nor a list of parts")
     texts = []
     for index, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in ("input_text", "output_text", "text", "refusal"):
+        if part.type not in ("input_text", "output_text", "text", "refusal"):
             raise bad_value(
-                f"{where}[{index}]", f"{where}[{index}] has the type {str(kind)[:40]!r}; this server reads text only"
+                f"{where}[{index}]",
+                f"{where}[{index}] has the type {str(part.type)[:40]!r}; this server reads text only",
             )
-        text = part.get("refusal" if kind == "refusal" else "text")
-        if not isinstance(text, str):
+        text = part.refusal if part.type == "refusal" else part.text
+        if text is None:
             raise bad_value(f"{where}[{index}]", f"{where}[{index}] has no text")
         texts.append(text)
     return "".join(texts)

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from onnx_genai.server.schemas.base import ListOf, RequestModel
+from onnx_genai.server.schemas.base import ListOf, ObjectsOf, RequestModel
 from onnx_genai.server.schemas.chat import ChatMessageIn, ToolIn
 
 __all__ = ["DetokenizeRequest", "RewindRequest", "SessionRequest", "TemplateRequest", "TokenizeRequest"]
@@ -16,8 +16,8 @@ class TemplateRequest(RequestModel):
     """``POST /apply-template``."""
 
     model: str | None = None
-    messages: ListOf[ChatMessageIn] = Field(min_length=1)
-    tools: ListOf[ToolIn] | None = None
+    messages: ObjectsOf[ChatMessageIn] = Field(min_length=1)
+    tools: ObjectsOf[ToolIn] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -29,8 +29,8 @@ class TokenizeRequest(RequestModel):
     model: str | None = None
     prompt: str | None = None
     content: str | None = None
-    messages: ListOf[ChatMessageIn] | None = None
-    tools: ListOf[ToolIn] | None = None
+    messages: ObjectsOf[ChatMessageIn] | None = None
+    tools: ObjectsOf[ToolIn] | None = None
     add_special_tokens: bool | None = None
     add_special: bool | None = None
     with_pieces: bool | None = None
@@ -49,7 +49,7 @@ class SessionRequest(RequestModel):
     """``POST /v1/sessions``."""
 
     model: str | None = None
-    messages: ListOf[ChatMessageIn] | None = None
+    messages: ObjectsOf[ChatMessageIn] | None = None
 
 
 class RewindRequest(RequestModel):
