@@ -241,7 +241,10 @@ class ModelEngine:
         """Converts and checks; what is returned submits, without further work."""
         if self._core.closed:  # told with the GIL held: a daemon thread may try again while the interpreter ends
             raise AbortedError("the engine is closed; open the model again to generate")
+        began = time.perf_counter()
         options = options or RequestOptions()
+        grammar = None if options.grammar is None else self.compile_grammar(options.grammar)
+        options = options.left(began)
         return partial(
             self._core.submit,
             prompt_array(prompt),
@@ -252,7 +255,7 @@ class ModelEngine:
             timeout=None if options.timeout is None else float(options.timeout),
             cache_salt=options.cache_salt,
             delivery=delivery,
-            grammar=None if options.grammar is None else self.compile_grammar(options.grammar),
+            grammar=grammar,
         )
 
     def compile_grammar(self, grammar: GrammarSource) -> _core.Grammar:

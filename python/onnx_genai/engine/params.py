@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from dataclasses import dataclass
 
 import numpy as np
 
 from onnx_genai import _core
 from onnx_genai.engine.grammars import GrammarSource
-from onnx_genai.errors import InvalidArgumentError
+from onnx_genai.errors import DeadlineError, InvalidArgumentError
 from onnx_genai.package import GenerationDefaults
 from onnx_genai.types import SamplingParams
 
@@ -79,6 +81,22 @@ class RequestOptions:
     """Only requests with the same salt share cached KV, and can tell by their speed what others have asked."""
     grammar: GrammarSource | None = None
     """What every answer must look like."""
+
+    def left(self, began: float) -> RequestOptions:
+        """The same with what is left of ``timeout``, which runs since ``began`` (``time.perf_counter()``).
+
+        Raises:
+            DeadlineError: Nothing is left.
+        """
+        if self.timeout is None:
+            return self
+        seconds = round(self.timeout - (time.perf_counter() - began), 3)
+        if seconds <= 0 < self.timeout:
+            raise DeadlineError(
+                f"the request was not ready to run within its timeout of {self.timeout:g} seconds; allow more time, or "
+                "send a shorter prompt or a simpler grammar"
+            )
+        return dataclasses.replace(self, timeout=min(seconds, self.timeout))
 
     def __post_init__(self) -> None:
         if isinstance(self.priority, bool) or not isinstance(self.priority, (int, np.integer)):

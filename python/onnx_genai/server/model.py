@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 from onnx_genai.errors import UnsupportedError
 from onnx_genai.pipelines import AsyncLLM, ModelKind
 from onnx_genai.pipelines.chat import ChatRequest
-from onnx_genai.server.errors import ApiError
+from onnx_genai.server.errors import ApiError, late
 from onnx_genai.types import Chunk, Result, SamplingParams, TokenLogprob, Usage
 
 __all__ = ["CallPart", "ChatAnswer", "ChatCall", "ChatPart", "CompletionOptions", "ServedModel"]
@@ -26,10 +27,23 @@ class CompletionOptions:
 
     priority: int = 0
     timeout: float | None = None
+    """Seconds from ``arrived`` to the last token."""
     cache_salt: str = ""
+    arrived: float = field(default_factory=time.perf_counter)
 
     def as_arguments(self) -> dict[str, Any]:
-        return {"priority": self.priority, "timeout": self.timeout, "cache_salt": self.cache_salt}
+        """What a call now is given: the timeout is what is left of it.
+
+        Raises:
+            DeadlineError: Nothing is left.
+        """
+        timeout = self.timeout
+        if timeout is not None:
+            # Whole milliseconds, as errors show it.
+            timeout = min(round(timeout - (time.perf_counter() - self.arrived), 3), timeout)
+            if timeout <= 0:
+                raise late(self.timeout)
+        return {"priority": self.priority, "timeout": timeout, "cache_salt": self.cache_salt}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

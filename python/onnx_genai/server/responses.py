@@ -107,7 +107,8 @@ class ResponseRoutes:
             options=CompletionOptions(timeout=limits.request_timeout),
         )
         async with AsyncExitStack() as stack:
-            running = await stack.enter_async_context(self._state.running(request, "responses", body.model))
+            let_in = self._state.running(request, "responses", body.model, time_limit=call.options.timeout)
+            running = await stack.enter_async_context(let_in)
             draft = _Draft(body, running.name)
 
             def keep(response: dict[str, Any], answer: Mapping[str, Any]) -> None:
