@@ -86,18 +86,6 @@ def serve(models: tuple[str, ...], **values: Any) -> None:
         run([profiles.recorded(spec) for spec in specs], config)
     finally:
         profiles.write()
-    _end()
-
-
-def _end() -> None:
-    """Ends the process now if threads still work for requests that have ended; native work cannot be told to stop."""
-    from onnx_genai.pipelines.background import is_busy
-
-    if is_busy():
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
 
 
 def _config(values: dict[str, Any]) -> ServerConfig:
