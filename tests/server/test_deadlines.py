@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onnx_genai import AsyncLLM
-from onnx_genai.errors import DeadlineError
+from onnx_genai.errors import DeadlineError, InvalidArgumentError
 from onnx_genai.server import Limits, ModelSpec
 from onnx_genai.server.model import CompletionOptions
 from tests.server.conftest import HELLO
@@ -114,6 +114,41 @@ def test_grammars_that_compile_hold_up_no_other_request(serve: Serve, stuck: Cal
         assert not any(each.done() for each in compiling)
         server.server.state.live.abort_all()
         assert {each.result(20).status_code for each in compiling} == {503}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_is_refused_names_its_field(hello: RunningServer, stream: bool) -> None:
+    schema = {"type": "integer", "multipleOf": 999_983}
+    form = {"type": "json_schema", "name": "a", "schema": schema}
+    for response, name in (
+        (hello.chat(stream=stream, response_format={"type": "json_schema", "json_schema": form}), "response_format"),
+        (
+            hello.http.post("/v1/responses", json={"input": "Hi", "stream": stream, "text": {"format": form}}),
+            "text.format",
+        ),
+    ):
+        error = response.json()["error"]
+        assert (response.status_code, error["code"], error["param"]) == (400, "invalid_value", name)
+        assert "multipleOf 999983" in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_cannot_go_on_is_the_client_s_affair(
+    serve: Serve, hello_spec: ModelSpec, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    server = serve(hello_spec).wait_ready()
+    llm: Any = server.server.state.models.entries["org/hello"].model._llm  # type: ignore[union-attr]
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise InvalidArgumentError("the grammar cannot go on: too many expressions")
+
+    monkeypatch.setattr(llm.engine, "submit_async", refuse)
+    response = server.chat(stream=stream, response_format=FORM)
+
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_value", "response_format")
+    assert "too many expressions" in error["message"]
 
 
 def test_the_engine_gets_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,22 +82,6 @@ class RequestOptions:
     grammar: GrammarSource | None = None
     """What every answer must look like."""
 
-    def left(self, began: float) -> RequestOptions:
-        """The same with what is left of ``timeout``, which runs since ``began`` (``time.perf_counter()``).
-
-        Raises:
-            DeadlineError: Nothing is left.
-        """
-        if self.timeout is None:
-            return self
-        seconds = round(self.timeout - (time.perf_counter() - began), 3)
-        if seconds <= 0 < self.timeout:
-            raise DeadlineError(
-                f"the request was not ready to run within its timeout of {self.timeout:g} seconds; allow more time, or "
-                "send a shorter prompt or a simpler grammar"
-            )
-        return dataclasses.replace(self, timeout=min(seconds, self.timeout))
-
     def __post_init__(self) -> None:
         if isinstance(self.priority, bool) or not isinstance(self.priority, (int, np.integer)):
             raise InvalidArgumentError(f"priority is {self.priority!r}; allowed: a whole number, higher runs first")
@@ -119,6 +103,22 @@ class RequestOptions:
             ) from error
         if size > MAX_SALT_BYTES:
             raise InvalidArgumentError(f"cache_salt has {size} bytes; allowed: at most {MAX_SALT_BYTES}")
+
+    def left(self, began: float) -> RequestOptions:
+        """The same with what is left of ``timeout``, which runs since ``began`` (``time.perf_counter()``).
+
+        Raises:
+            DeadlineError: Nothing is left.
+        """
+        if self.timeout is None:
+            return self
+        seconds = round(self.timeout - (time.perf_counter() - began), 3)
+        if seconds <= 0 < self.timeout:
+            raise DeadlineError(
+                f"the request was not ready to run within its timeout of {self.timeout:g} seconds; allow more time, or "
+                "send a shorter prompt or a simpler grammar"
+            )
+        return dataclasses.replace(self, timeout=min(seconds, self.timeout))
 
 
 def to_core_params(params: SamplingParams, defaults: GenerationDefaults) -> _core.SamplingParams:

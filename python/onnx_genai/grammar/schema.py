@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import types
-from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal
-from fractions import Fraction
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from onnx_genai.errors import InvalidArgumentError, UnsupportedError
+from onnx_genai.grammar.multiples import check_multiples
 
-__all__ = ["MAX_MULTIPLE", "bounded_schema", "parse_as", "schema_of"]
-
-MAX_MULTIPLE = 10_000
-"""Remainders that a schema may tell apart: a grammar has a state for each, and takes minutes for a million."""
+__all__ = ["bounded_schema", "parse_as", "schema_of"]
 
 # White space between JSON tokens is what a model may go on with for ever; a line break with its indent is enough.
 _WHITE_SPACE = r"[\x20\x0A\x0D\x09]{1,24}"
@@ -97,50 +92,13 @@ def bounded_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidArgumentError: Its ``multipleOf`` would take the compiler too long.
     """
-    _check_multiples(schema)
+    check_multiples(schema)
     options = {"whitespace_pattern": _WHITE_SPACE}
     given = schema.get("x-guidance")
     if isinstance(given, Mapping):
         options = {**({} if "whitespace_flexible" in given else options), **given}
     rest = {key: value for key, value in schema.items() if key != "x-guidance"}
     return {"x-guidance": options, **_enforceable(rest)}
-
-
-def _check_multiples(schema: Mapping[str, Any]) -> None:
-    """Bounds the work and the memory of compiling: both grow with the remainders, together for all ``multipleOf``.
-
-    Parts that meet in one place (``allOf``, ``anyOf``, references) multiply theirs; which do is not looked at.
-    """
-    common, seen = 1, []
-    for each in _multiples(schema):
-        if each not in seen and each > 1:
-            seen.append(each)
-        common = math.lcm(common, each)
-        if common > MAX_MULTIPLE:
-            numbers = ", ".join(map(_short, seen))
-            together = f"with {_short(common)} as their least common multiple " if len(seen) > 1 else ""
-            raise InvalidArgumentError(
-                f"the JSON schema has multipleOf {numbers} (decimals as fractions without their denominator), "
-                f"{together}which is too expensive to enforce; allowed: up to {MAX_MULTIPLE} for a whole schema. Take "
-                "multipleOf out of the schema and check the number yourself"
-            )
-
-
-def _multiples(schema: Any) -> Iterator[int]:
-    """Numerators of all that stands under ``multipleOf``: references reach everything, ``default`` and such as well."""
-    if isinstance(schema, Mapping):
-        for key, value in schema.items():
-            if key != "multipleOf" or isinstance(value, (bool, Mapping, list)):
-                yield from _multiples(value)
-            elif isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
-                yield max(abs(Fraction(Decimal(str(value)) if isinstance(value, float) else value).numerator), 1)
-    elif isinstance(schema, (list, tuple)):
-        for item in schema:
-            yield from _multiples(item)
-
-
-def _short(number: int) -> str:
-    return str(number) if number < 10**18 else "one of more than 18 digits"
 
 
 def _enforceable(schema: Any) -> Any:

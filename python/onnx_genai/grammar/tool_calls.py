@@ -301,8 +301,6 @@ def _schema(value: Any) -> Mapping[str, Any]:
 def _json(schema: Mapping[str, Any]) -> str:
     try:
         return json.dumps(bounded_schema(schema), ensure_ascii=False, allow_nan=False)
-    except InvalidArgumentError:
-        raise
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"the parameters of a tool cannot be written as JSON: {error}") from error
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnx_genai.errors import UnsupportedError
+from onnx_genai.errors import InvalidArgumentError, UnsupportedError
 from onnx_genai.pipelines import AsyncLLM, ModelKind
 from onnx_genai.pipelines.chat import ChatRequest
 from onnx_genai.server.errors import ApiError, late
@@ -17,6 +17,7 @@ from onnx_genai.types import Chunk, Result, SamplingParams, TokenLogprob, Usage
 
 __all__ = ["CallPart", "ChatAnswer", "ChatCall", "ChatPart", "CompletionOptions", "ServedModel"]
 
+_OF_GRAMMARS = ("the JSON schema ", "the Lark grammar ", "the grammar ")
 _LONG_TEXT = 4096
 """Characters from which a text is tokenised outside of the event loop."""
 
@@ -56,6 +57,8 @@ class ChatCall:
     tool_choice: str | Mapping[str, Any] = "auto"
     parallel_tool_calls: bool = True
     response_format: Mapping[str, Any] | None = None
+    format_name: str = "response_format"
+    """How the route calls the format, for errors."""
     template_kwargs: Mapping[str, Any] | None = None
     options: CompletionOptions = field(default_factory=CompletionOptions)
 
@@ -207,7 +210,8 @@ class ServedModel:
     async def chat(self, call: ChatCall) -> ChatAnswer:
         """Answers a chat."""
         self._need_template()
-        result = await self._llm.chat(call.messages, call.params, **call.as_arguments())
+        with _named(call):
+            result = await self._llm.chat(call.messages, call.params, **call.as_arguments())
         return ChatAnswer(choices=tuple(_part(choice) for choice in result.choices), usage=result.usage)
 
     async def chat_stream(self, call: ChatCall) -> AsyncGenerator[ChatPart, None]:
@@ -215,8 +219,9 @@ class ServedModel:
         self._need_template()
         stream = self._llm.chat_stream(call.messages, call.params, **call.as_arguments())
         async with aclosing(stream) as pieces:
-            async for piece in pieces:
-                yield _part(piece)
+            with _named(call):
+                async for piece in pieces:
+                    yield _part(piece)
 
     async def close(self) -> None:
         """Aborts what runs and frees the model."""
@@ -249,6 +254,18 @@ class ServedModel:
             raise ApiError(
                 400, "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
             )
+
+
+@contextmanager
+def _named(call: ChatCall) -> Iterator[None]:
+    """Names the field of the request whose grammar is refused, at once or where an answer cannot go on."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        name = call.format_name if call.response_format is not None else "tools" if call.tools else None
+        if name is None or not str(error).startswith(_OF_GRAMMARS):
+            raise
+        raise ApiError(400, f"{name}: {error}", param=name, code="invalid_value") from error
 
 
 def _part(piece: Any) -> ChatPart:

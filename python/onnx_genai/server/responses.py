@@ -103,6 +103,7 @@ class ResponseRoutes:
             tool_choice=body.tool_choice_value(),
             parallel_tool_calls=body.parallel_tool_calls is not False,
             response_format=body.format_object(limits),
+            format_name="text.format",
             template_kwargs=body.template_kwargs(),
             options=CompletionOptions(timeout=limits.request_timeout),
         )
