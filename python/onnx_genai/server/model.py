@@ -217,9 +217,9 @@ class ServedModel:
     async def chat_stream(self, call: ChatCall) -> AsyncGenerator[ChatPart, None]:
         """:meth:`chat`, piece by piece."""
         self._need_template()
-        stream = self._llm.chat_stream(call.messages, call.params, **call.as_arguments())
-        async with aclosing(stream) as pieces:
-            with _named(call):
+        with _named(call):
+            stream = self._llm.chat_stream(call.messages, call.params, **call.as_arguments())
+            async with aclosing(stream) as pieces:
                 async for piece in pieces:
                     yield _part(piece)
 
