@@ -154,10 +154,61 @@ def test_rollback_and_end() -> None:
 
 def test_the_cache_is_bounded() -> None:
     compiler = vocabulary()[1]
-    for number in range(300):
+    for number in range(100):
         compiler.compile(grammar.regex(f"x{number}"))
-    assert compiler.num_cached == 256
-    assert compiler.compile(grammar.regex("x299")) is not None
+    assert compiler.num_cached == 32
+    assert compiler.compile(grammar.regex("x99")) is not None
+
+    for number in range(10):  # the larger they are, the fewer
+        compiler.compile(grammar.regex(f"{number}" * 200_000))
+    assert compiler.num_cached == 5
+
+
+INTEGER: dict[str, object] = {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {**INTEGER, "multipleOf": 10_001},
+        {**INTEGER, "multipleOf": 999_983.0},
+        {**INTEGER, "multipleOf": 99.9983},
+        {**INTEGER, "multipleOf": 10**400},
+        {**INTEGER, "multipleOf": 1e300},
+        {"type": "number", "multipleOf": 99_999},
+        {"allOf": [{**INTEGER, "multipleOf": each} for each in (97, 89, 83)]},
+        {"anyOf": [{**INTEGER, "multipleOf": each} for each in (97, 89, 83, 79, 73, 71)]},
+        object_schema(multipleOf={**INTEGER, "multipleOf": 20_011}, const={}),
+        object_schema(const={**INTEGER, "multipleOf": 20_011}),
+        {"$ref": "#/default", "default": {**INTEGER, "multipleOf": 20_011}},
+        {"$ref": "#/$defs/a", "multipleOf": 9973, "$defs": {"a": {**INTEGER, "multipleOf": 7}}},
+    ],
+    ids=lambda schema: json.dumps(schema)[:50],
+)
+def test_multiples_that_would_take_long_are_refused_at_once(schema: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"multipleOf .* up to 10000"):
+        grammar.json_schema(schema)
+    tool = {"type": "function", "function": {"name": "f", "parameters": object_schema(a=schema)}}
+    with pytest.raises(InvalidArgumentError, match=r"multipleOf .* up to 10000"):
+        grammar.tool_call_grammar("hermes", [tool])
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({**INTEGER, "multipleOf": 10_000}, "70000", "70001"),
+        ({**INTEGER, "multipleOf": 9973}, str(9973 * 12345), str(9973 * 12345 + 1)),
+        ({"allOf": [{**INTEGER, "multipleOf": each} for each in (97, 89)]}, str(97 * 89 * 5), str(97 * 5)),
+        ({"anyOf": [{"type": "number", "multipleOf": each} for each in (0.01, 0.25, 100)]}, "3.75", "3.751"),
+    ],
+)
+def test_multiples_within_the_bound_hold(schema: dict[str, object], good: str, bad: str) -> None:
+    assert accepts(grammar.json_schema(schema), good)
+    assert not accepts(grammar.json_schema(schema), bad)
+
+
+def test_a_property_may_be_called_multiple_of() -> None:
+    assert accepts(grammar.json_schema(object_schema(multipleOf={"const": 12345})), '{"multipleOf": 12345}')
 
 
 def test_a_hostile_grammar_ends_in_an_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server.running import chat_body
+from tests.server.running import chat_body, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
@@ -25,9 +26,15 @@ from pathlib import Path
 from onnx_genai.server import ModelSpec, Server, ServerConfig
 from tests.server.running import SlowLLM
 import logging
+import time
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 folder = Path(sys.argv[1])
-server = Server([ModelSpec(name="slow", load=lambda: SlowLLM(folder, threads=1))],
+class StuckLLM(SlowLLM):
+    # Takes minutes to compile, and cannot be stopped.
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.engine.compile_grammar = lambda grammar: time.sleep(600)
+server = Server([ModelSpec(name="slow", load=lambda: StuckLLM(folder, threads=1))],
                 ServerConfig(port=0, drain_timeout=float(sys.argv[2])))
 server.run()
 print("ended", flush=True)
@@ -142,6 +149,33 @@ def test_what_does_not_end_in_time_is_told_so(start: Callable[[float], Process])
     assert time.perf_counter() - signalled < 10
     last = [line for line in got if line.startswith("data: ")][-1]
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "aborted"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_no_end_waits_for_a_grammar_that_compiles(start: Callable[[float], Process], times: int) -> None:
+    process = start(0.5 if times == 1 else 60)
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}
+    statuses: list[int] = []
+
+    def ask() -> None:
+        with contextlib.suppress(httpx.HTTPError):
+            body = chat_body(response_format=form)
+            statuses.append(httpx.post(process.url + "/v1/chat/completions", json=body, timeout=30).status_code)
+
+    askers = [threading.Thread(target=ask) for _ in range(8)]
+    for each in askers:
+        each.start()
+    wait_until(lambda: len(httpx.get(process.url + "/slots", timeout=20).json()) == 8, "the requests")
+
+    for _ in range(times):
+        process.signal(signal.SIGTERM)
+        time.sleep(0.3)
+    code, out = process.end()
+    for each in askers:
+        each.join(20)
+
+    assert (code, out) == (0, "ended\n")
+    assert statuses == [503] * 8 if times == 1 else 200 not in statuses
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

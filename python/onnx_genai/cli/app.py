@@ -160,7 +160,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has what it wanted (`| head`).
         console.drop_stdout()
         return EXIT_OK
+    if arguments is None:
+        _leave_busy_threads(code)
     return code
+
+
+def _leave_busy_threads(code: int) -> None:
+    """Ends the process at once if threads still work for requests that have ended: native work cannot be stopped."""
+    background = sys.modules.get("onnx_genai.pipelines.background")
+    if background is not None and background.is_busy():
+        logging.shutdown()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 class _Warnings(logging.Handler):

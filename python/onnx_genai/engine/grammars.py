@@ -12,7 +12,8 @@ from onnx_genai.errors import InvalidArgumentError, UnsupportedError
 
 __all__ = ["GrammarCompiler", "GrammarSource", "find_llguidance"]
 
-MAX_GRAMMARS = 256
+MAX_GRAMMARS = 32
+"""A grammar takes up to 30 MB of memory."""
 
 
 class GrammarSource(Protocol):

@@ -240,7 +240,12 @@ class ModelEngine:
         """Converts and checks; what is returned submits, without further work."""
         if self._core.closed:  # told with the GIL held: a daemon thread may try again while the interpreter ends
             raise AbortedError("the engine is closed; open the model again to generate")
+        began = time.perf_counter()
         options = options or RequestOptions()
+        grammar = None
+        if options.grammar is not None:
+            grammar = self._begun_grammar(options.grammar, options.grammar_prefix)
+        options = options.left(began)
         return partial(
             self._core.submit,
             prompt_array(prompt),
@@ -251,7 +256,7 @@ class ModelEngine:
             timeout=None if options.timeout is None else float(options.timeout),
             cache_salt=options.cache_salt,
             delivery=delivery,
-            grammar=None if options.grammar is None else self._begun_grammar(options.grammar, options.grammar_prefix),
+            grammar=grammar,
         )
 
     def _begun_grammar(self, grammar: GrammarSource, written: Sequence[int]) -> _core.Grammar:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from onnx_genai import _core
 from onnx_genai.engine.grammars import GrammarSource
-from onnx_genai.errors import InvalidArgumentError
+from onnx_genai.errors import DeadlineError, InvalidArgumentError
 from onnx_genai.package import GenerationDefaults
 from onnx_genai.types import SamplingParams
 
@@ -106,6 +108,22 @@ class RequestOptions:
             ) from error
         if size > MAX_SALT_BYTES:
             raise InvalidArgumentError(f"cache_salt has {size} bytes; allowed: at most {MAX_SALT_BYTES}")
+
+    def left(self, began: float) -> RequestOptions:
+        """The same with what is left of ``timeout``, which runs since ``began`` (``time.perf_counter()``).
+
+        Raises:
+            DeadlineError: Nothing is left.
+        """
+        if self.timeout is None:
+            return self
+        seconds = round(self.timeout - (time.perf_counter() - began), 3)
+        if seconds <= 0 < self.timeout:
+            raise DeadlineError(
+                f"the request was not ready to run within its timeout of {self.timeout:g} seconds; allow more time, or "
+                "send a shorter prompt or a simpler grammar"
+            )
+        return dataclasses.replace(self, timeout=min(seconds, self.timeout))
 
 
 def to_core_params(params: SamplingParams, defaults: GenerationDefaults) -> _core.SamplingParams:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from onnx_genai.errors import InvalidArgumentError, UnsupportedError
+from onnx_genai.grammar.multiples import check_multiples
 
 __all__ = ["bounded_schema", "parse_as", "schema_of"]
 
@@ -99,8 +100,10 @@ def bounded_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     Its own ``x-guidance`` goes before both.
 
     Raises:
-        InvalidArgumentError: ``minProperties`` that cannot be enforced.
+        InvalidArgumentError: ``minProperties`` that cannot be enforced, or ``multipleOf`` that would take the compiler
+            too long.
     """
+    check_multiples(schema)
     escapes = _ESCAPES + "u" if _has_control_value(schema) else _ESCAPES
     options = {"whitespace_pattern": _WHITE_SPACE, "json_allowed_escapes": escapes}
     given = schema.get("x-guidance")

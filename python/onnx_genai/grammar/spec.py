@@ -49,8 +49,8 @@ def json_schema(schema: Mapping[str, Any] | bool | str) -> GrammarSpec:
     """JSON that validates against a schema (draft 2020-12); the order of properties is that of the schema.
 
     Raises:
-        InvalidArgumentError: ``schema`` is no schema. Keywords that cannot be enforced are refused when the grammar is
-            compiled, by name.
+        InvalidArgumentError: ``schema`` is no schema, or has a ``multipleOf`` that is too expensive. Keywords that
+            cannot be enforced are refused when the grammar is compiled, by name.
     """
     if isinstance(schema, str):
         try:

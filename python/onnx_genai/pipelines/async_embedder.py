@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from onnx_genai.package.encoder import PoolingMode
+from onnx_genai.pipelines.background import closed
 from onnx_genai.pipelines.encoder_model import EncoderModel, PreparedTexts, check_top_n
 from onnx_genai.pipelines.text_model import Prompt
 from onnx_genai.pipelines.text_queue import TextQueue
@@ -111,7 +112,7 @@ class AsyncEmbedder(EncoderModel):
     async def close(self) -> None:
         """Fails the calls that wait, and frees the model; a second call does nothing."""
         self._queue.close()
-        await asyncio.to_thread(self._engine.close)
+        await closed(self._engine.close)
 
     async def _encode(self, prepared: PreparedTexts) -> Vectors:
         if not prepared.texts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from onnx_genai.engine import AsyncGeneration, Profile, RequestOptions, Verbosit
 from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.grammar import GrammarSpec
 from onnx_genai.pipelines.async_session import AsyncSession
+from onnx_genai.pipelines.background import DaemonThreads, closed
 from onnx_genai.pipelines.chat import ChatReader, ChatRequest, PreparedChat, ToolChoice, listed_tools
 from onnx_genai.pipelines.profile_run import ProfileRun, ended
 from onnx_genai.pipelines.text_model import (
@@ -29,6 +31,8 @@ from onnx_genai.pipelines.text_model import (
 from onnx_genai.types import ChatChunk, Result, SamplingParams
 
 __all__ = ["AsyncChatStream", "AsyncLLM"]
+
+_COMPILING = DaemonThreads(2, "onnx-genai-grammar")
 
 
 class AsyncLLM(TextModel):
@@ -82,8 +86,9 @@ class AsyncLLM(TextModel):
     ) -> Result | list[Result]:
         """As :meth:`LLM.generate <onnx_genai.LLM.generate>`."""
         options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt, grammar=grammar)
-        if grammar is not None:
-            await asyncio.to_thread(self._engine.compile_grammar, grammar)  # the engine finds it again
+        began = time.perf_counter()
+        await self._compile(grammar)
+        options = options.left(began)
         if is_single(prompts):
             generation, ids = self._submit(cast("Prompt", prompts), single_params(params), options, suffix)
             return await _result(generation, ids)
@@ -109,10 +114,14 @@ class AsyncLLM(TextModel):
         grammar: GrammarSpec | None = None,
         suffix: str | None = None,
     ) -> AsyncGeneration:
-        """As :meth:`LLM.stream <onnx_genai.LLM.stream>`, for ``async for``; read in the event loop that calls it."""
+        """As :meth:`LLM.stream <onnx_genai.LLM.stream>`, for ``async for``; read in the event loop that calls it.
+
+        A new ``grammar`` is compiled within this call.
+        """
         options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt, grammar=grammar)
+        began = time.perf_counter()
         ids, own = self.prepared(*((prompt, params) if suffix is None else self.fill_in(prompt, suffix, params)))
-        return self._engine.submit_async(ids, own, options)
+        return self._engine.submit_async(ids, own, options.left(began))
 
     async def chat(
         self,
@@ -216,7 +225,7 @@ class AsyncLLM(TextModel):
 
     async def close(self) -> None:
         """Aborts what runs and frees the model; a second call does nothing."""
-        await asyncio.to_thread(self._engine.close)
+        await closed(self._engine.close)
 
     async def __aenter__(self) -> AsyncLLM:
         return self
@@ -236,28 +245,26 @@ class AsyncLLM(TextModel):
         options: RequestOptions,
         until_end: bool,
     ) -> tuple[PreparedChat, AsyncGeneration]:
-        chat = await asyncio.to_thread(self._ready_chat, messages, params, request, template_kwargs)
-        own = dataclasses.replace(options, grammar=chat.grammar)
+        began = time.perf_counter()
+        chat = await asyncio.to_thread(self.prepare_chat, messages, params, request, template_kwargs=template_kwargs)
+        await self._compile(chat.grammar)
+        own = dataclasses.replace(options, grammar=chat.grammar).left(began)
         return chat, self._engine.submit_async(chat.prompt_ids, chat.params, own, until_end=until_end)
 
-    def _ready_chat(
-        self,
-        messages: Sequence[ChatMessage],
-        params: SamplingParams | None,
-        request: ChatRequest,
-        template_kwargs: Mapping[str, Any] | None,
-    ) -> PreparedChat:
-        """All that takes time before a chat is submitted; not for the event loop."""
-        chat = self.prepare_chat(messages, params, request, template_kwargs=template_kwargs)
-        if chat.grammar is not None:
-            self._engine.compile_grammar(chat.grammar)  # the engine finds it again
-        return chat
+    async def _compile(self, grammar: GrammarSpec | None) -> None:
+        """Compiles beside the loop; the engine finds the grammar again.
+
+        In few threads of their own: this may take seconds, and must hold up neither templates nor the tokenizer.
+        """
+        if grammar is not None:
+            await asyncio.get_running_loop().run_in_executor(_COMPILING, self._engine.compile_grammar, grammar)
 
     def _submit(
         self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions, suffix: str | None
     ) -> tuple[AsyncGeneration, tuple[int, ...]]:
+        began = time.perf_counter()
         ids, own = self.prepared(*((prompt, params) if suffix is None else self.fill_in(prompt, suffix, params)))
-        return self._engine.submit_async(ids, own, options, until_end=True), plain_ids(ids)
+        return self._engine.submit_async(ids, own, options.left(began), until_end=True), plain_ids(ids)
 
 
 class AsyncChatStream:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -195,8 +196,10 @@ class LLM(TextModel):
             enforce_tool_calls=enforce_tool_calls,
             response_format=response_format,
         )
+        began = time.perf_counter()
+        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
         chat = self.prepare_chat(messages, params, request, template_kwargs=template_kwargs)
-        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt, grammar=chat.grammar)
+        options = dataclasses.replace(options, grammar=chat.grammar).left(began)
         return chat.read(self._engine.submit(chat.prompt_ids, chat.params, options).result())
 
     def chat_stream(
@@ -227,8 +230,10 @@ class LLM(TextModel):
             enforce_tool_calls=enforce_tool_calls,
             response_format=response_format,
         )
+        began = time.perf_counter()
+        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
         chat = self.prepare_chat(messages, params, request, template_kwargs=template_kwargs)
-        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt, grammar=chat.grammar)
+        options = dataclasses.replace(options, grammar=chat.grammar).left(began)
         generation = self._engine.submit(chat.prompt_ids, chat.params, options)
         reader = chat.reader()
         return (reader.read(chunk) for chunk in generation)
@@ -311,8 +316,9 @@ class LLM(TextModel):
     def _submit(
         self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions, suffix: str | None = None
     ) -> tuple[Generation, tuple[int, ...]]:
+        began = time.perf_counter()
         ids, own = self.prepared(*((prompt, params) if suffix is None else self.fill_in(prompt, suffix, params)))
-        return self._engine.submit(ids, own, options), plain_ids(ids)
+        return self._engine.submit(ids, own, options.left(began)), plain_ids(ids)
 
 
 def _result(generation: Generation, prompt_ids: tuple[int, ...]) -> Result:

@@ -47,7 +47,8 @@ class ChatRoutes:
             if session is not None:
                 stack.enter_context(session.turn())
             model = body.model if session is None else session.model
-            running = await stack.enter_async_context(self._state.running(request, "chat", model))
+            let_in = self._state.running(request, "chat", model, time_limit=call.options.timeout)
+            running = await stack.enter_async_context(let_in)
             head = _Head(name=running.name)
             headers = {} if session is None else {SESSION_HEADER: session.id}
             new = call.messages if session is None else call.messages[len(session.messages) :]

@@ -57,7 +57,8 @@ class CompletionRoutes:
             priority=body.priority or 0, timeout=body.time_limit(limits), cache_salt=body.cache_salt or ""
         )
         async with AsyncExitStack() as stack:
-            running = await stack.enter_async_context(self._state.running(request, "completions", body.model))
+            let_in = self._state.running(request, "completions", body.model, time_limit=options.timeout)
+            running = await stack.enter_async_context(let_in)
             head = _Head(name=running.name)
             if body.stream:
                 events = _events(running, prompts, params, options, body, head)

@@ -10,7 +10,16 @@ from starlette.responses import JSONResponse
 
 from onnx_genai import errors
 
-__all__ = ["ApiError", "ClientGone", "anthropic_body", "api_error", "error_body", "error_response", "http_exception"]
+__all__ = [
+    "ApiError",
+    "ClientGone",
+    "anthropic_body",
+    "api_error",
+    "error_body",
+    "error_response",
+    "http_exception",
+    "late",
+]
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 409: "conflict_error", 429: "rate_limit_error"}
 _ANTHROPIC_TYPES = {
@@ -69,6 +78,14 @@ class ApiError(Exception):
 
 class ClientGone(Exception):  # noqa: N818  nothing is wrong, there is only nobody to answer
     """The client hung up; nothing is answered."""
+
+
+def late(seconds: float | None) -> errors.DeadlineError:
+    """The error of a request that took longer than ``seconds``."""
+    return errors.DeadlineError(
+        f"the request did not end within its timeout of {seconds:g} seconds; allow more time, send less at once, or "
+        "ask for fewer tokens"
+    )
 
 
 def api_error(error: Exception) -> ApiError:

@@ -11,18 +11,20 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from onnx_genai.errors import AbortedError
-from onnx_genai.server.errors import ApiError, ClientGone, api_error
+from onnx_genai.server.errors import ApiError, ClientGone, api_error, late
 from onnx_genai.types import RequestTimes
 
 __all__ = ["LiveRequest", "LiveRequests"]
 
 T = TypeVar("T")
 
+_GRACE_SECONDS = 0.25
+
 
 class LiveRequest:
     """One open request; leaving its ``with`` block gives its place back."""
 
-    def __init__(self, owner: LiveRequests, request: Request, route: str) -> None:
+    def __init__(self, owner: LiveRequests, request: Request, route: str, time_limit: float | None) -> None:
         """Use :meth:`LiveRequests.admit`."""
         self._owner = owner
         self._request = request
@@ -30,6 +32,8 @@ class LiveRequest:
         self.route = route
         self.model: str | None = None
         self.arrived = time.perf_counter()
+        self.time_limit = time_limit
+        """Seconds from ``arrived`` to the last token; None is no limit."""
         self.first_token: float | None = None
         self.last_token: float | None = None
         self.prompt_tokens = 0
@@ -72,23 +76,36 @@ class LiveRequest:
             # What the client did wrong is no answer that failed.
             self.outcome = "error" if api_error(error).status >= 500 else "refused"
 
+    @property
+    def time_left(self) -> float | None:
+        """Seconds until the request has to be ended here; None: never.
+
+        The engine ends what it has a little earlier, and knows more about it.
+        """
+        if self.time_limit is None:
+            return None
+        return max(self.arrived + self.time_limit + _GRACE_SECONDS - time.perf_counter(), 0.0)
+
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Awaits ``work`` while watching the client; cancels it when nobody waits for the answer any more.
+        """Awaits ``work`` while watching client and clock; cancels it when nobody waits for the answer any more.
 
         Raises:
             ClientGone: The client hung up.
             AbortedError: The server is shutting down.
+            DeadlineError: The time of the request is over.
         """
         task = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(wait_for_hang_up(self._request))
         aborted = asyncio.ensure_future(self.aborted.wait())
         try:
-            await asyncio.wait({task, gone, aborted}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, gone, aborted}, timeout=self.time_left, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
             if aborted.done():
                 raise AbortedError("the server is shutting down; send the request to another one, or later")
-            raise ClientGone
+            if gone.done():
+                raise ClientGone
+            raise late(self.time_limit)
         finally:
             for each in (task, gone, aborted):
                 each.cancel()
@@ -107,8 +124,8 @@ class LiveRequests:
         self.open: dict[int, LiveRequest] = {}
         self.is_draining = False
 
-    def admit(self, request: Request, route: str) -> LiveRequest:
-        """A place for a request.
+    def admit(self, request: Request, route: str, time_limit: float | None = None) -> LiveRequest:
+        """A place for a request that may take ``time_limit`` seconds.
 
         Raises:
             ApiError: 429 there is none; 503 the server is shutting down. Both say when to try again.
@@ -127,7 +144,7 @@ class LiveRequests:
                 code="overloaded",
                 headers={"Retry-After": "1"},
             )
-        return LiveRequest(self, request, route)
+        return LiveRequest(self, request, route, time_limit)
 
     def abort_all(self) -> None:
         """Ends all open requests with an error."""

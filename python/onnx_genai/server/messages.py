@@ -43,7 +43,8 @@ class MessageRoutes:
         body = await read_request(request, MessagesRequest, limits)
         call = body.call(limits)
         async with AsyncExitStack() as stack:
-            running = await stack.enter_async_context(self._state.running(request, "messages", body.model))
+            let_in = self._state.running(request, "messages", body.model, time_limit=call.options.timeout)
+            running = await stack.enter_async_context(let_in)
             if body.stream:
                 events = _events(running, call)
                 return await self._state.stream(running, events, stack.pop_all(), error_event=_error_event)

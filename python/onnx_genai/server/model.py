@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+import time
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnx_genai.errors import UnsupportedError
+from onnx_genai.errors import InvalidArgumentError, UnsupportedError
 from onnx_genai.pipelines import AsyncLLM, ModelKind
 from onnx_genai.pipelines.chat import ChatRequest
-from onnx_genai.server.errors import ApiError
+from onnx_genai.server.errors import ApiError, late
 from onnx_genai.types import Chunk, Result, SamplingParams, TokenLogprob, Usage
 
 __all__ = ["CallPart", "ChatAnswer", "ChatCall", "ChatPart", "CompletionOptions", "ServedModel"]
 
+_OF_GRAMMARS = ("the JSON schema ", "the Lark grammar ", "the grammar ")
 _LONG_TEXT = 512
 """Characters from which a text is tokenised outside of the event loop."""
 
@@ -26,10 +28,23 @@ class CompletionOptions:
 
     priority: int = 0
     timeout: float | None = None
+    """Seconds from ``arrived`` to the last token."""
     cache_salt: str = ""
+    arrived: float = field(default_factory=time.perf_counter)
 
     def as_arguments(self) -> dict[str, Any]:
-        return {"priority": self.priority, "timeout": self.timeout, "cache_salt": self.cache_salt}
+        """What a call now is given: the timeout is what is left of it.
+
+        Raises:
+            DeadlineError: Nothing is left.
+        """
+        timeout = self.timeout
+        if timeout is not None:
+            # Whole milliseconds, as errors show it.
+            timeout = min(round(timeout - (time.perf_counter() - self.arrived), 3), timeout)
+            if timeout <= 0:
+                raise late(self.timeout)
+        return {"priority": self.priority, "timeout": timeout, "cache_salt": self.cache_salt}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +57,8 @@ class ChatCall:
     tool_choice: str | Mapping[str, Any] = "auto"
     parallel_tool_calls: bool = True
     response_format: Mapping[str, Any] | None = None
+    format_name: str = "response_format"
+    """How the route calls the format, for errors."""
     template_kwargs: Mapping[str, Any] | None = None
     options: CompletionOptions = field(default_factory=CompletionOptions)
 
@@ -210,16 +227,18 @@ class ServedModel:
     async def chat(self, call: ChatCall) -> ChatAnswer:
         """Answers a chat."""
         self._need_template()
-        result = await self._llm.chat(call.messages, call.params, **call.as_arguments())
+        with _named(call):
+            result = await self._llm.chat(call.messages, call.params, **call.as_arguments())
         return ChatAnswer(choices=tuple(_part(choice) for choice in result.choices), usage=result.usage)
 
     async def chat_stream(self, call: ChatCall) -> AsyncGenerator[ChatPart, None]:
         """:meth:`chat`, piece by piece."""
         self._need_template()
-        stream = self._llm.chat_stream(call.messages, call.params, **call.as_arguments())
-        async with aclosing(stream) as pieces:
-            async for piece in pieces:
-                yield _part(piece)
+        with _named(call):
+            stream = self._llm.chat_stream(call.messages, call.params, **call.as_arguments())
+            async with aclosing(stream) as pieces:
+                async for piece in pieces:
+                    yield _part(piece)
 
     async def close(self) -> None:
         """Aborts what runs and frees the model."""
@@ -252,6 +271,18 @@ class ServedModel:
             raise ApiError(
                 400, "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
             )
+
+
+@contextmanager
+def _named(call: ChatCall) -> Iterator[None]:
+    """Names the field of the request whose grammar is refused, at once or where an answer cannot go on."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        name = call.format_name if call.response_format is not None else "tools" if call.tools else None
+        if name is None or not str(error).startswith(_OF_GRAMMARS):
+            raise
+        raise ApiError(400, f"{name}: {error}", param=name, code="invalid_value") from error
 
 
 def _part(piece: Any) -> ChatPart:

@@ -104,11 +104,13 @@ class ResponseRoutes:
             tool_choice=body.tool_choice_value(),
             parallel_tool_calls=body.parallel_tool_calls is not False,
             response_format=body.format_object(limits),
+            format_name="text.format",
             template_kwargs=body.template_kwargs(),
             options=CompletionOptions(timeout=limits.request_timeout),
         )
         async with AsyncExitStack() as stack:
-            running = await stack.enter_async_context(self._state.running(request, "responses", body.model))
+            let_in = self._state.running(request, "responses", body.model, time_limit=call.options.timeout)
+            running = await stack.enter_async_context(let_in)
             draft = _Draft(body, running.name)
 
             def keep(response: dict[str, Any], answer: Mapping[str, Any]) -> None:

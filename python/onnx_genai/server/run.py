@@ -16,6 +16,7 @@ from typing import Any, cast
 import uvicorn
 
 from onnx_genai.errors import InvalidArgumentError
+from onnx_genai.pipelines.background import DaemonThreads
 from onnx_genai.server.app import create_app, create_state
 from onnx_genai.server.config import ModelSpec, ServerConfig
 from onnx_genai.server.connections import ConnectionGuard
@@ -25,13 +26,17 @@ __all__ = ["Server", "serve"]
 
 _log = logging.getLogger("onnx_genai.server")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_MAX_THREADS = 32
+_FORCED_SECONDS = 2.0
+"""What the end may take once a second signal came."""
 
 
 class Server(uvicorn.Server):
     """A uvicorn server that lets running requests end when it is told to stop.
 
     SIGTERM or SIGINT: no new request is taken, and what runs has ``drain_timeout`` seconds. Then it is aborted with an
-    error. A second signal aborts at once.
+    error. A second signal aborts at once. Neither waits for threads that still tokenise, compile or load for requests
+    that have ended; :func:`onnx_genai.pipelines.background.is_busy` tells whether there are such.
     """
 
     def __init__(self, models: Sequence[ModelSpec], config: ServerConfig) -> None:
@@ -68,6 +73,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listens, then loads the models."""
+        asyncio.get_running_loop().set_default_executor(DaemonThreads(_MAX_THREADS, "onnx-genai-server"))
         await super().startup(sockets)
         if self.started:
             self._watch = asyncio.ensure_future(self._guard.watch())
@@ -78,8 +84,13 @@ class Server(uvicorn.Server):
         """Drains, then closes."""
         self.begin_drain()
         timer = asyncio.get_running_loop().call_later(self.state.config.drain_timeout, self.state.live.abort_all)
+        ending = asyncio.ensure_future(super().shutdown(sockets))
         try:
-            await super().shutdown(sockets)
+            while not ending.done() and not self.force_exit:
+                await asyncio.wait({ending}, timeout=0.1)
+            await asyncio.wait_for(ending, _FORCED_SECONDS if self.force_exit else None)
+        except asyncio.TimeoutError:
+            _log.warning("ended at the second signal, before all was closed")
         finally:
             timer.cancel()
             tasks = [task for task in (self._loader, self._watch) if task is not None]

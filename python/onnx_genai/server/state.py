@@ -70,8 +70,12 @@ class ServerState:
     sessions: SessionStore
 
     @asynccontextmanager
-    async def running(self, request: Request, route: str, model: str | None) -> AsyncIterator[Running]:
+    async def running(
+        self, request: Request, route: str, model: str | None, *, time_limit: float | None = None
+    ) -> AsyncIterator[Running]:
         """Lets a request in and loads its model; the body must have been read.
+
+        ``time_limit`` is the request's own; without one that of the server holds.
 
         Raises:
             ApiError: No such model, the server is full, or a session was named that the route does not know.
@@ -81,7 +85,7 @@ class ServerState:
             raise ApiError(
                 400, "X-Session-Id belongs to /v1/chat/completions.", param=SESSION_HEADER, code="invalid_value"
             )
-        with self.live.admit(request, route) as live:
+        with self.live.admit(request, route, time_limit or self.config.limits.request_timeout) as live:
             async with AsyncExitStack() as stack:
                 name, served = await live.run(stack.enter_async_context(self.models.use(entry.spec.name)))
                 if not isinstance(served, ServedModel):
@@ -99,7 +103,7 @@ class ServerState:
             ApiError: No such model, one of another kind, or the server is full.
         """
         entry = self._entry(model, _ENCODERS[route])
-        with self.live.admit(request, route) as live:
+        with self.live.admit(request, route, self.config.limits.request_timeout) as live:
             async with AsyncExitStack() as stack:
                 name, served = await live.run(stack.enter_async_context(self.models.use(entry.spec.name)))
                 if not isinstance(served, ServedEncoder) or served.kind not in _ENCODERS[route]:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from onnx_genai.errors import AbortedError
-from onnx_genai.server.errors import ApiError, ClientGone, api_error, error_body
+from onnx_genai.server.errors import ApiError, ClientGone, api_error, error_body, late
 from onnx_genai.server.live import LiveRequest, wait_for_hang_up
 
 __all__ = ["EventStream", "ReleasingEvent", "data_event"]
@@ -90,18 +90,24 @@ class EventStream(Response):
         self.raw_headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
 
     async def begin(self) -> EventStream:
-        """Waits for the first event, but no longer than for one heartbeat.
+        """Waits for the first event, but no longer than for one heartbeat, or than the request may take.
 
         Raises:
             Exception: The request failed before anything was sent.
             ClientGone: The client hung up.
+            DeadlineError: The time of the request is over.
         """
+        waits = [each for each in (self._heartbeat, self._live.time_left) if each is not None]
         try:
-            await asyncio.wait({self._first, self._gone}, timeout=self._heartbeat, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {self._first, self._gone}, timeout=min(waits, default=None), return_when=asyncio.FIRST_COMPLETED
+            )
             if self._first.done():
                 self._first.result()
             elif self._gone.done():
                 raise ClientGone
+            elif self._is_late():
+                raise late(self._live.time_limit)
         except BaseException as error:
             if isinstance(error, Exception):
                 self._live.note_failure(error)
@@ -172,6 +178,8 @@ class EventStream(Response):
                 return ClientGone()
             if aborted.done():
                 return AbortedError("the server is shutting down; send the request to another one, or later")
+            if self._is_late():
+                return late(self._live.time_limit)
             now = time.perf_counter()
             if self._send_began is not None:
                 if now - self._send_began >= self._slow_reader_timeout:
@@ -183,7 +191,13 @@ class EventStream(Response):
         waits = [self._slow_reader_timeout / 2]
         if self._heartbeat is not None:
             waits.append(max(self._last_send + self._heartbeat - time.perf_counter(), 0.001))
+        if not self._first.done() and self._live.time_left is not None:
+            waits.append(self._live.time_left)
         return min(waits) if self._send_began is None else min(self._slow_reader_timeout / 4, 1.0)
+
+    def _is_late(self) -> bool:
+        """The time is over before anything came; of what has begun the engine keeps the time."""
+        return not self._first.done() and self._live.time_left == 0.0
 
     async def _write(self, send: Send, data: bytes) -> None:
         self._send_began = time.perf_counter()
