@@ -84,6 +84,19 @@ def _weights(
     zero_points: np.ndarray | None,
     bias: np.ndarray | None,
 ) -> Quantized:
+    if given.get("b_layout"):
+        return Quantized(
+            k=given["K"],
+            block_size=given["block_size"],
+            bits=given["bits"],
+            data=data,
+            scales=scales,
+            zero_points=zero_points,
+            bias=bias,
+            layout=given["b_layout"],
+            signed=bool(given["b_signed"]),
+            columns=n,
+        )
     blocks = -(-given["K"] // given["block_size"])
     assert data.shape == (n, blocks, given["block_size"] * given["bits"] // 8)
     return Quantized(

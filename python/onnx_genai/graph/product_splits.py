@@ -33,6 +33,8 @@ def split_product(
         split: The reader.
         place: Index of ``split`` in the graph.
     """
+    if product.kind.layout:
+        return None  # the columns of [K, N] do not lie together
     if operator_of(split) != ("", "Split") or not all(split.output) or not _is_last_axis(index, split):
         return None
     sizes = _sizes(index, split, product.n)
