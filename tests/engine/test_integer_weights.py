@@ -128,6 +128,7 @@ def test_every_product_runs_in_our_operator(quantized: Callable[[str], Path], st
 
     assert found.problems == ()
     assert found.nodes == found.replaced == 2 * 4 + 1  # four of each layer, and the last projection
+    assert (found.joined, found.swiglu) == (9, 2)  # gate and up are packed
     assert found.kinds == ("8 bits, whole columns: 9",)
     assert {"MatMulInteger", "DynamicQuantizeLinear", "MatMul"}.isdisjoint(
         count.op_type for count in contract.operators

@@ -176,6 +176,49 @@ def test_gate_and_up_become_one_node(tmp_path: Path, gate: str, form: Any) -> No
     assert_logits(graph, contract, last.times(silu(first) * second))
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("layout", [1, 2])
+@pytest.mark.parametrize("block_size", [0, 16])
+def test_packed_gate_and_up_become_one_node(tmp_path: Path, block_size: int, layout: int, bits: int) -> None:
+    graph = Builder(opset=21)
+    both = make_matrix(2 * INNER, HIDDEN, layout=layout, bits=bits, block_size=block_size, zero_points="each")
+    dequantized(graph, "hidden", "product", both, transposes=layout - 1)
+    bias = np.arange(2 * INNER, dtype=np.float32) / 50
+    graph.add(node("Add", ["product", graph.constant("bias", bias)], "both"))
+    graph.add(
+        helper.make_node("Split", ["both", graph.constant("sizes", np.array([INNER] * 2))], ["gate", "up"], axis=-1)
+    )
+    GATES["gate_times_sigmoid"](graph)
+    last = make_matrix(VOCAB, INNER)
+    dequantized(graph, "y", "logits", last)
+    contract = native(graph, tmp_path)
+
+    assert operators(contract) == ["Gather", "MatMulNBits", "Slice", "MatMulNBits"]
+    first, _ = products(contract)
+    found = attributes(first)
+    assert [found[name] for name in ("N", "N_1", "b_columns", "b_first", "b_first_1")] == [24, 24, 48, 0, 24]
+    assert (first.input[1], first.input[2]) == (first.input[5], first.input[6])
+    gate, up = np.split(both.times(hidden(graph)) + bias, 2, axis=-1)
+    assert_logits(graph, contract, last.times(silu(gate) * up))
+
+
+def test_packed_query_key_and_value_become_one_node(tmp_path: Path) -> None:
+    graph = Builder()
+    packed = make_matrix(36, HIDDEN, one_scale=True, zero_points="one")
+    dynamic(graph, "hidden", "qkv", packed)
+    graph.add(
+        helper.make_node("Split", ["qkv", graph.constant("sizes", np.array([24, 7, 5]))], ["q", "k", "v"], axis=-1)
+    )
+    graph.add(node("Concat", ["v", "q", "k"], "joined", axis=-1))
+    last = make_matrix(VOCAB, 36)
+    dynamic(graph, "joined", "logits", last)
+    contract = native(graph, tmp_path)
+
+    assert operators(contract) == ["Gather", "MatMulNBits", "Concat", "Slice", "MatMulNBits"]
+    q, k, v = np.split(packed.times(hidden(graph)), [24, 31], axis=-1)
+    assert_logits(graph, contract, last.times(np.concatenate([v, q, k], axis=-1)))
+
+
 def test_quantized_activations_that_others_read_stay(tmp_path: Path) -> None:
     graph = Builder()
     made = make_matrix(VOCAB, HIDDEN)

@@ -158,6 +158,25 @@ def test_wrong_attributes_are_told_when_the_session_is_made(changed: dict[str, A
         ours_session([make_matrix(20, 64)], **changed)
 
 
+@pytest.mark.parametrize("level", [EXACT, ROUNDED])
+@pytest.mark.parametrize("layout", [ROWS, COLUMNS])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_parts_may_be_columns_of_one_matrix(bits: int, layout: int, level: int) -> None:
+    whole = make_matrix(91, 96, layout=layout, bits=bits, zero_points="each")
+    pieces = {"N": 50, "N_1": 33, "N_2": 7, "b_columns": 91, "b_first": 0, "b_first_1": 50, "b_first_2": 84}
+    session = ours_session([whole] * 3, accuracy_level=level, **pieces)
+    rows = rows_of(5, 96)
+    wanted, bound = whole.times(rows), error_bound(rows, whole, rounded=level == ROUNDED)
+
+    for place, found in zip((slice(0, 50), slice(50, 83), slice(84, 91)), ours(session, rows), strict=True):
+        assert (np.abs(found - wanted[:, place]) <= bound[:, place]).all()
+
+
+def test_columns_that_the_matrix_does_not_have_are_told() -> None:
+    with pytest.raises(Exception, match="N is 7 from column 14 on; B has 20"):
+        ours_session([make_matrix(20, 64)], N=7, b_columns=20, b_first=14)
+
+
 def test_wrong_number_of_zero_points_is_told() -> None:
     weights = replace(make_matrix(20, 64), zero_points=np.zeros(7, np.uint8))
     with pytest.raises(Exception, match="zero_points has 7 elements; 20 are needed"):

@@ -52,6 +52,8 @@ struct Attributes {
   std::int64_t block = 32;
   NBitsLayout layout = NBitsLayout::kBlocks;
   bool is_signed = false;
+  std::int64_t stored_columns = 0;
+  std::array<std::int64_t, kMaxParts> first{};
   bool exact = false;
   bool swiglu = false;
 
@@ -64,6 +66,8 @@ struct Attributes {
     a.block = info.integer("block_size", 32);
     a.layout = static_cast<NBitsLayout>(info.integer("b_layout", 0));
     a.is_signed = info.integer("b_signed", 0) != 0;
+    a.stored_columns = info.integer("b_columns", 0);
+    a.first = {info.integer("b_first", 0), info.integer("b_first_1", 0), info.integer("b_first_2", 0)};
     a.exact = info.integer("accuracy_level", 0) != kInt8Activations;
     a.swiglu = info.integer("swiglu", 0) != 0;
     return a;
@@ -105,6 +109,8 @@ Part read_part(const ort::KernelInfo& info, const Attributes& attributes, Elemen
   weights.block = attributes.block;
   weights.layout = attributes.layout;
   weights.is_signed = attributes.is_signed;
+  weights.stored_columns = attributes.stored_columns;
+  weights.first = attributes.first[index];
   weights.codes = elements<std::uint8_t>(codes);
   if (io == ElementKind::kFloat16) {
     weights.scales16 = elements<std::uint16_t>(scales);

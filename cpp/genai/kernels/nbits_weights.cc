@@ -65,7 +65,11 @@ void NBitsWeights::validate(const std::string& node) const {
   require(matrix || !is_signed, "b_signed needs a b_layout of 1 or 2");
   require(block == 16 || block == 32 || block == 64 || block == 128 || block == 256 || (matrix && block == 0),
           "block_size is " + std::to_string(block) + "; 16, 32, 64, 128 and 256 are known");
-  const auto elements = static_cast<std::size_t>(columns * blocks());
+  require(matrix || (stored_columns == 0 && first == 0), "b_columns and b_first need a b_layout of 1 or 2");
+  require(stored_columns >= 0 && stored_columns <= kMaxSize && first >= 0 && first <= width() - columns,
+          "N is " + std::to_string(columns) + " from column " + std::to_string(first) + " on; B has " +
+              std::to_string(width()));
+  const auto elements = static_cast<std::size_t>(width() * blocks());
   const std::size_t num_scales = scales.empty() ? scales16.size() : scales.size();
   const auto check_size = [&](const char* name, std::size_t size, std::size_t wanted) {
     require(size == wanted, std::string(name) + " has " + std::to_string(size) + " elements; " +
@@ -80,7 +84,7 @@ void NBitsWeights::validate(const std::string& node) const {
     return;
   }
   const auto bytes = [&](std::size_t count) { return (count * static_cast<std::size_t>(bits) + 7) / 8; };
-  check_size("B", codes.size(), bytes(static_cast<std::size_t>(depth) * static_cast<std::size_t>(columns)));
+  check_size("B", codes.size(), bytes(static_cast<std::size_t>(depth) * static_cast<std::size_t>(width())));
   if (num_scales != 1) check_size("scales", num_scales, elements);
   if (!zero_points.empty()) {
     check_size("zero_points", zero_points.size(), has_one_zero_point() ? 1 : bytes(elements));
@@ -172,12 +176,12 @@ class PackedWeights::Packer {
   /// Reads `depth` rows of `count` columns, from row `start` and column `first` on; none if depth is below 1.
   void load(std::int64_t start, std::int64_t depth, std::int64_t first, std::int64_t count, Tile& tile) const {
     const bool rows = source_.layout == NBitsLayout::kRows;
-    const std::int64_t row_stride = rows ? source_.columns : 1;
+    const std::int64_t row_stride = rows ? source_.width() : 1;
     const std::int64_t column_stride = rows ? 1 : source_.depth;
     const auto flip = static_cast<std::uint8_t>(source_.is_signed ? 1 << (source_.bits - 1) : 0);
     for (std::int64_t k = 0; k < depth; ++k) {
       std::array<std::uint8_t, kPanelColumns>& to = tile[static_cast<std::size_t>(k)];
-      const std::int64_t from = (start + k) * row_stride + first * column_stride;
+      const std::int64_t from = (start + k) * row_stride + (source_.first + first) * column_stride;
       for (std::int64_t c = 0; c < count; ++c) {
         const std::int64_t place = from + c * column_stride;
         std::uint8_t code = source_.codes[static_cast<std::size_t>(source_.bits == 8 ? place : place / 2)];
@@ -286,8 +290,8 @@ PackedWeights::PackedWeights(const NBitsWeights& source, bool exact) : columns_(
   }
   Packer packer(source, exact, *this);
   constexpr std::size_t kReleaseBytes = std::size_t{8} << 20;
-  // All panels read all pages of [K, N].
-  const std::size_t panel_codes = source.layout == NBitsLayout::kRows
+  // All panels read all pages of [K, N], and other pieces of a matrix read its pages later.
+  const std::size_t panel_codes = source.layout == NBitsLayout::kRows || source.width() != source.columns
                                       ? 0
                                       : source.codes.size() / static_cast<std::size_t>(columns_) * kPanelColumns;
   std::size_t released = 0;
@@ -331,6 +335,8 @@ std::shared_ptr<const PackedWeights> packed_weights(const NBitsWeights& source, 
   for (const std::uint8_t zero : source.zero_points) mix(zero);
   mix(static_cast<std::size_t>(source.layout));
   mix(source.is_signed ? 1 : 0);
+  mix(static_cast<std::size_t>(source.width()));
+  mix(static_cast<std::size_t>(source.first));
   using Key = std::tuple<std::string, std::int64_t, std::int64_t, std::int64_t, int, std::int64_t, bool, std::size_t>;
   const Key key{place->file, place->offset, source.depth, source.columns, source.bits, source.block, exact, content};
   static std::mutex mutex;

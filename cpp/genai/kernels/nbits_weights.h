@@ -41,11 +41,17 @@ struct NBitsWeights {
   std::int64_t block = 32;
   NBitsLayout layout = NBitsLayout::kBlocks;
   bool is_signed = false;  ///< codes and zero points are in two's complement; not with kBlocks
+  /// Columns that the constants have: N in the table above, of which `columns` from `first` on are meant. 0 means that
+  /// they have no others; not with kBlocks.
+  std::int64_t stored_columns = 0;
+  std::int64_t first = 0;
   std::span<const std::uint8_t> codes;
   std::span<const float> scales;            ///< or scales16
   std::span<const std::uint16_t> scales16;  ///< the same in float16
   std::span<const std::uint8_t> zero_points;
 
+  /// Columns of the constants.
+  std::int64_t width() const { return stored_columns == 0 ? columns : stored_columns; }
   std::int64_t blocks() const { return block == 0 ? 1 : (depth + block - 1) / block; }
   /// Throws kInvalidArgument when a size does not fit the others; `node` names the node in the message.
   void validate(const std::string& node) const;
@@ -60,7 +66,7 @@ struct NBitsWeights {
  private:
   /// Place of a block's scale, or zero point, in layouts kRows and kColumns.
   std::int64_t index(std::int64_t column, std::int64_t at) const {
-    return layout == NBitsLayout::kRows ? at * columns + column : column * blocks() + at;
+    return layout == NBitsLayout::kRows ? at * width() + first + column : (first + column) * blocks() + at;
   }
   bool has_one_zero_point() const;
 };

@@ -157,6 +157,29 @@ TEST_CASE("one scale and one zero point are those of all columns") {
   }
 }
 
+TEST_CASE("a piece of a matrix is packed like a matrix of its columns") {
+  for (const int bits : {4, 8}) {
+    for (const std::int64_t block : {0, 32}) {
+      Matrix whole{72, 91, bits, block, {}, {}, {}};
+      Matrix left{72, 40, bits, block, {}, {}, {}};  // has the same codes in its columns
+      for (const NBitsLayout layout : kMatrices) {
+        NBitsWeights piece = whole.in(layout, true);
+        piece.stored_columns = 91;
+        piece.columns = 40;
+        CHECK_NOTHROW(piece.validate("m"));
+        CHECK(same(PackedWeights(piece, false), PackedWeights(left.in(layout, true), false)));
+
+        piece.first = 51;
+        CHECK_NOTHROW(piece.validate("m"));
+        CHECK(piece.zero(39, 0) == whole.zero(0, 90) - (1 << (bits - 1)));
+        CHECK(piece.scale(3, 0) == Matrix::scale(0, 54));
+        piece.first = 52;
+        CHECK_THROWS_AS(piece.validate("m"), Error);
+      }
+    }
+  }
+}
+
 TEST_CASE("sizes that do not fit a matrix are refused") {
   Matrix matrix{64, 5, 8, 0, {}, {}, {}};
   const auto refusal = [&](auto change) {

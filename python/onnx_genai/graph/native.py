@@ -239,6 +239,11 @@ def _node(group: Group) -> onnx.NodeProto:
     attributes["accuracy_level"] = kind.accuracy_level
     if kind.layout:
         attributes |= {"b_layout": kind.layout, "b_signed": int(kind.signed)}
+    if kind.width:
+        attributes["b_columns"] = kind.width
+        attributes |= {
+            "b_first" + (f"_{number}" if number else ""): part.first for number, part in enumerate(group.parts)
+        }
     if group.swiglu:
         attributes["swiglu"] = 1
     return helper.make_node("MatMulNBits", inputs, group.outputs, domain=DOMAIN, name=first.name, **attributes)

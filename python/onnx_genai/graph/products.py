@@ -48,6 +48,8 @@ class Kind(NamedTuple):
     layout: int = 0
     """``b_layout``: 0 for that of com.microsoft::MatMulNBits, else a matrix; ``block_size`` may then be 0."""
     signed: bool = False
+    width: int = 0
+    """Columns of weights, scales and zero points of which the product takes some; 0 if it takes all."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +67,8 @@ class Product:
     zero_points: str = ""
     bias: str = ""
     output: str
+    first: int = 0
+    """Column of the constants that the product's first one is, with ``kind.width``."""
     taken: list[int] = field(default_factory=list)
     """Places of nodes that the product computes as well."""
 
