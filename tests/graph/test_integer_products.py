@@ -242,10 +242,13 @@ def test_weights_that_others_read_stay_and_are_not_copied(tmp_path: Path) -> Non
     assert operators(contract)[1:] == ["DequantizeLinear", "Gather", "Slice", "MatMulNBits"]
     tensors = {tensor.name: tensor for tensor in onnx.load_from_string(contract.model_bytes).graph.initializer}
     places = [
-        {entry.key: entry.value for entry in tensors[name].external_data} for name in ("table.q", "genai.table.q")
+        {entry.key: entry.value for entry in tensors[name].external_data} for name in ("table.q", "genai.bytes.table.q")
     ]
     assert places[0] == places[1] != {}
-    assert (tensors["table.q"].data_type, tensors["genai.table.q"].data_type) == (TensorProto.INT8, TensorProto.UINT8)
+    assert (tensors["table.q"].data_type, tensors["genai.bytes.table.q"].data_type) == (
+        TensorProto.INT8,
+        TensorProto.UINT8,
+    )
     assert_logits(graph, contract, made.times(made.dense()[IDS]))
 
 
@@ -255,7 +258,7 @@ def test_weights_that_are_read_no_more_are_taken_out(tmp_path: Path) -> None:
     contract = native(graph, tmp_path)
 
     names = {tensor.name for tensor in onnx.load_from_string(contract.model_bytes).graph.initializer}
-    assert {name for name in names if "logits" in name} >= {"genai.logits.q", "genai.logits.z", "logits.s"}
+    assert {name for name in names if "logits" in name} >= {"genai.bytes.logits.q", "genai.bytes.logits.z", "logits.s"}
     assert names.isdisjoint({"logits.q", "logits.z"})
 
 

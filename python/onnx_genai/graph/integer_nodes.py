@@ -116,7 +116,7 @@ class _Writer:
         bytes_already = not as_bytes or tensor.data_type == onnx.TensorProto.UINT8
         if bytes_already and name in self._index.initializers:
             return name
-        made = f"genai.{name}"
+        made = f"genai.bytes.{name}"
         if made not in self.tensors:
             self.tensors[made] = (
                 _as_bytes(tensor) if as_bytes else onnx.TensorProto.FromString(tensor.SerializeToString())

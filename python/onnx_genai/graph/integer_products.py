@@ -78,12 +78,15 @@ class _RefusedError(Exception):
 def read_integer_product(index: GraphIndex, node: onnx.NodeProto) -> IntegerProduct | str | None:
     """The product that a node is; why it cannot be computed, as the rest of "it ..."; None if it is none."""
     reader = _READERS.get(operator_of(node))
-    if reader is None:
+    if reader is None or len(node.output) != 1 or not node.output[0] or not input_of(node, 0):
         return None
     try:
         return reader(index, node)
     except _RefusedError as why:
         return f"is {node.op_type} {why}"
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # Attributes and constants of a broken graph can be anything; ONNX Runtime says what is wrong with them.
+        return f"could not be followed ({error})"
 
 
 # Activations that are rounded when the graph runs ---------------------------------------------------------------------
@@ -223,7 +226,7 @@ def _gemm(index: GraphIndex, node: onnx.NodeProto) -> IntegerProduct | None:
 def _add(found: IntegerProduct, added: str, output: str) -> None:
     found.output = output
     if added:
-        found.added, found.added_to, found.output = added, output, f"genai.{output}.product"
+        found.added, found.added_to, found.output = added, output, f"{output}.genai.product"
 
 
 def _dequantized(index: GraphIndex, node: onnx.NodeProto, *, turned: bool) -> IntegerProduct | None:
