@@ -99,7 +99,7 @@ class _Writer:
             bits=4 if weights is not None and weights.data_type in _FOUR_BITS else 8,
             block_size=product.block_size,
             accuracy_level=INT8_ACTIVATIONS if product.rounded else self._exact_level,
-            b_layout=product.layout,
+            b_layout=int(product.layout),
             b_signed=int(weights is not None and weights.data_type in _SIGNED),
         )
         if not product.added:

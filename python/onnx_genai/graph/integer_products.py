@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import onnx
 
@@ -36,7 +37,7 @@ _BITS: dict[int, int] = {
 _DEQUANTIZE = ("", "com.microsoft")
 
 
-class Layout:
+class Layout(IntEnum):
     """Values of ``b_layout``."""
 
     ROWS = 1
@@ -56,7 +57,7 @@ class IntegerProduct:
     weights: str
     scales: str
     zero_points: str = ""
-    layout: int
+    layout: Layout
     block_size: int = 0
     """Rows of the matrix that share a scale; 0 for all."""
     rounded: bool
