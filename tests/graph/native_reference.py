@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,9 +41,7 @@ class OurProduct(OpRun):
         sizes = [given["N"], *(given[name] for name in ("N_1", "N_2") if given.get(name))]
         inputs = [*rest, *[None] * (4 * len(sizes) - len(rest))]
         assert len(inputs) == 4 * len(sizes)
-        products = [
-            _weights(given, size, *inputs[4 * part : 4 * part + 4]).times(rows) for part, size in enumerate(sizes)
-        ]
+        products = [_part(given, part, size, inputs[4 * part : 4 * part + 4], rows) for part, size in enumerate(sizes)]
         if given.get("swiglu"):
             gate, up = products
             products = [silu(gate) * up]
@@ -76,6 +74,15 @@ def compute_contract(contract: GraphContract, feeds: Mapping[str, np.ndarray]) -
     return compute(model, feeds)
 
 
+def _part(given: Mapping[str, Any], part: int, size: int, constants: Sequence[Any], rows: np.ndarray) -> np.ndarray:
+    """One product of a node; of more columns than it has if it is a piece of them."""
+    *matrix, bias = constants
+    whole = _weights(given, given.get("b_columns") or size, *matrix, None).times(rows)
+    first = given.get("b_first" + (f"_{part}" if part else ""), 0)
+    piece = whole[..., first : first + size]
+    return piece if bias is None else piece + bias.astype(np.float64)
+
+
 def _weights(
     given: Mapping[str, Any],
     n: int,
@@ -84,6 +91,19 @@ def _weights(
     zero_points: np.ndarray | None,
     bias: np.ndarray | None,
 ) -> Quantized:
+    if given.get("b_layout"):
+        return Quantized(
+            k=given["K"],
+            block_size=given["block_size"],
+            bits=given["bits"],
+            data=data,
+            scales=scales,
+            zero_points=zero_points,
+            bias=bias,
+            layout=given["b_layout"],
+            signed=bool(given["b_signed"]),
+            columns=n,
+        )
     blocks = -(-given["K"] // given["block_size"])
     assert data.shape == (n, blocks, given["block_size"] * given["bits"] // 8)
     return Quantized(

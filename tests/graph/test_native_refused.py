@@ -127,26 +127,20 @@ def integers(graph: Builder) -> None:
     )
 
 
-def dequantized(graph: Builder) -> None:
-    names = [graph.constant("head", INT8), graph.constant("scale", np.float32(0.01))]
-    graph.add(node("DequantizeLinear", names, "dense"), node("MatMul", ["hidden", "dense"], "logits"))
-
-
-def dequantized_transposed(graph: Builder) -> None:
-    names = [graph.constant("head", np.ascontiguousarray(INT8.T)), graph.constant("scale", np.float32(0.01))]
-    graph.add(
-        node("DequantizeLinear", names, "dense"),
-        node("Transpose", ["dense"], "turned", perm=[1, 0]),
-        node("MatMul", ["hidden", "turned"], "logits"),
-    )
+def quantized_by_gemm(graph: Builder) -> None:
+    names = [graph.constant(name, value) for name, value in (("s", np.float32(0.1)), ("z", np.int8(0)))]
+    rows, head = graph.constant("rows", INT8[:1].astype(np.int8)), graph.constant("head", INT8)
+    graph.add(node("QGemm", [rows, *names, head, *names], "logits", "com.microsoft"))
 
 
 @pytest.mark.parametrize(
     ("form", "why"),
     [
-        (integers, "node.sums is MatMulInteger, whose weights have another layout"),
-        (dequantized, "node.logits is MatMul of weights behind DequantizeLinear"),
-        (dequantized_transposed, "node.logits is MatMul of weights behind DequantizeLinear"),
+        (
+            integers,
+            "node.sums is MatMulInteger whose sums are not multiplied with the scales of activations and weights",
+        ),
+        (quantized_by_gemm, "node.logits is QGemm, whose weights have another layout"),
     ],
 )
 def test_quantized_products_of_other_layouts_are_named(

@@ -50,6 +50,8 @@ def ours_session(
         "accuracy_level": accuracy_level,
     }
     attributes |= {f"N_{place}": part.n for place, part in enumerate(parts[1:], 1)}
+    if first.layout:
+        attributes |= {"b_layout": first.layout, "b_signed": int(first.signed)}
     if swiglu:
         attributes["swiglu"] = 1
     outputs = ["y0"] if swiglu else [f"y{place}" for place in range(len(parts))]

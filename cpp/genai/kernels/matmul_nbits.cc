@@ -42,6 +42,10 @@ struct Attributes {
   std::array<std::int64_t, kMaxParts> columns{};
   int bits = 4;
   std::int64_t block = 32;
+  NBitsLayout layout = NBitsLayout::kBlocks;
+  bool is_signed = false;
+  std::int64_t stored_columns = 0;
+  std::array<std::int64_t, kMaxParts> first{};
   bool exact = false;
   bool swiglu = false;
 
@@ -52,6 +56,10 @@ struct Attributes {
     a.columns = {info.integer("N", 0), info.integer("N_1", 0), info.integer("N_2", 0)};
     a.bits = static_cast<int>(info.integer("bits", 4));
     a.block = info.integer("block_size", 32);
+    a.layout = static_cast<NBitsLayout>(info.integer("b_layout", 0));
+    a.is_signed = info.integer("b_signed", 0) != 0;
+    a.stored_columns = info.integer("b_columns", 0);
+    a.first = {info.integer("b_first", 0), info.integer("b_first_1", 0), info.integer("b_first_2", 0)};
     a.exact = info.integer("accuracy_level", 0) != kInt8Activations;
     a.swiglu = info.integer("swiglu", 0) != 0;
     return a;
@@ -91,6 +99,10 @@ Part read_part(const ort::KernelInfo& info, const Attributes& attributes, Elemen
   weights.columns = attributes.columns[index];
   weights.bits = attributes.bits;
   weights.block = attributes.block;
+  weights.layout = attributes.layout;
+  weights.is_signed = attributes.is_signed;
+  weights.stored_columns = attributes.stored_columns;
+  weights.first = attributes.first[index];
   weights.codes = elements<std::uint8_t>(codes);
   if (io == ElementKind::kFloat16) {
     weights.scales16 = elements<std::uint16_t>(scales);

@@ -6,6 +6,7 @@
 #include "genai/kernels/weight_memory.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -38,6 +39,15 @@ void interleave(const std::uint8_t* source, std::uint8_t* out) {
   }
 }
 
+/// How many neighbours in depth are computed with one scale of the activations when the graph asks for none: as many
+/// as leave the depth without much to fill up.
+std::int64_t best_block(std::int64_t depth) {
+  for (const std::int64_t block : {std::int64_t{128}, std::int64_t{64}}) {
+    if (depth % block == 0) return block;
+  }
+  return kChunkDepth;
+}
+
 }  // namespace
 
 void NBitsWeights::validate(const std::string& node) const {
@@ -49,18 +59,71 @@ void NBitsWeights::validate(const std::string& node) const {
   require(depth <= kMaxSize && columns <= kMaxSize,
           "K is " + std::to_string(depth) + " and N is " + std::to_string(columns) + "; at most 2^31 - 1 are allowed");
   require(bits == 4 || bits == 8, "bits is " + std::to_string(bits) + "; 4 and 8 are known");
-  require(block == 16 || block == 32 || block == 64 || block == 128 || block == 256,
+  const bool matrix = layout != NBitsLayout::kBlocks;
+  require(!matrix || layout == NBitsLayout::kRows || layout == NBitsLayout::kColumns,
+          "b_layout is " + std::to_string(static_cast<std::int64_t>(layout)) + "; 0, 1 and 2 are known");
+  require(matrix || !is_signed, "b_signed needs a b_layout of 1 or 2");
+  require(block == 16 || block == 32 || block == 64 || block == 128 || block == 256 || (matrix && block == 0),
           "block_size is " + std::to_string(block) + "; 16, 32, 64, 128 and 256 are known");
-  const auto elements = static_cast<std::size_t>(columns * blocks());
+  require(matrix || (stored_columns == 0 && first == 0), "b_columns and b_first need a b_layout of 1 or 2");
+  require(stored_columns >= 0 && stored_columns <= kMaxSize && first >= 0 && first <= width() - columns,
+          "N is " + std::to_string(columns) + " from column " + std::to_string(first) + " on; B has " +
+              std::to_string(width()));
+  const auto elements = static_cast<std::size_t>(width() * blocks());
+  const std::size_t num_scales = scales.empty() ? scales16.size() : scales.size();
   const auto check_size = [&](const char* name, std::size_t size, std::size_t wanted) {
     require(size == wanted, std::string(name) + " has " + std::to_string(size) + " elements; " +
                                 std::to_string(wanted) + " are needed");
   };
-  check_size("B", codes.size(), elements * static_cast<std::size_t>(block * bits / 8));
-  check_size("scales", scales.empty() ? scales16.size() : scales.size(), elements);
-  if (!zero_points.empty()) {
-    check_size("zero_points", zero_points.size(), static_cast<std::size_t>(columns * ((blocks() * bits + 7) / 8)));
+  if (!matrix) {
+    check_size("B", codes.size(), elements * static_cast<std::size_t>(block * bits / 8));
+    check_size("scales", num_scales, elements);
+    if (!zero_points.empty()) {
+      check_size("zero_points", zero_points.size(), static_cast<std::size_t>(columns * ((blocks() * bits + 7) / 8)));
+    }
+    return;
   }
+  const auto bytes = [&](std::size_t count) { return (count * static_cast<std::size_t>(bits) + 7) / 8; };
+  check_size("B", codes.size(), bytes(static_cast<std::size_t>(depth) * static_cast<std::size_t>(width())));
+  if (num_scales != 1) check_size("scales", num_scales, elements);
+  if (!zero_points.empty()) {
+    check_size("zero_points", zero_points.size(), has_one_zero_point() ? 1 : bytes(elements));
+  }
+}
+
+bool NBitsWeights::has_one_zero_point() const {
+  // A byte may also be two of 4 bits; those come with two scales.
+  return bits == 8 ? zero_points.size() == 1 : scales.size() + scales16.size() == 1;
+}
+
+float NBitsWeights::scale(std::int64_t column, std::int64_t at) const {
+  const bool one = scales.size() + scales16.size() == 1;
+  const auto place = static_cast<std::size_t>(one ? 0 : index(column, at));
+  return scales.empty() ? to_float(Half{scales16[place]}) : scales[place];
+}
+
+std::int8_t NBitsWeights::zero(std::int64_t column, std::int64_t at) const {
+  const int middle = 1 << (bits - 1);
+  if (zero_points.empty()) return static_cast<std::int8_t>(layout == NBitsLayout::kBlocks || is_signed ? 0 : -middle);
+  std::int64_t place = has_one_zero_point() ? 0 : index(column, at);
+  if (layout == NBitsLayout::kBlocks) {  // each column begins with a byte of its own
+    place = column * (bits == 8 ? blocks() : (blocks() + 1) / 2 * 2) + at;
+  }
+  int value = zero_points[static_cast<std::size_t>(bits == 8 ? place : place / 2)];
+  if (bits == 4) value = value >> (place % 2 * 4) & 0x0F;
+  if (is_signed) value ^= middle;
+  return static_cast<std::int8_t>(value - middle);
+}
+
+bool NBitsWeights::has_zero_points() const {
+  if (layout == NBitsLayout::kBlocks) return !zero_points.empty();
+  if (zero_points.empty()) return !is_signed;
+  for (std::int64_t column = 0; column < columns; ++column) {
+    for (std::int64_t at = 0; at < blocks(); ++at) {
+      if (zero(column, at) != 0) return true;
+    }
+  }
+  return false;
 }
 
 /// Writes one panel after the other.
@@ -71,29 +134,82 @@ class PackedWeights::Packer {
   void pack(std::int64_t panel) {
     const std::int64_t first = panel * kPanelColumns;
     const std::int64_t count = std::min(kPanelColumns, source_.columns - first);
-    for (std::int64_t c = 0; c < count; ++c) pack_column(panel, first + c, c);
+    auto* const base =
+        reinterpret_cast<std::uint8_t*>(out_.data_.get()) + static_cast<std::size_t>(panel) * out_.panel_bytes();
+    if (source_.layout != NBitsLayout::kBlocks) pack_matrix(base, first, count);
+    for (std::int64_t c = 0; c < count; ++c) {
+      if (source_.layout == NBitsLayout::kBlocks) pack_column(base, first + c, c);
+      pack_scales(base, panel, first + c, c);
+      if (out_.has_zero_points()) pack_zero_points(panel, first + c, c);
+    }
   }
 
  private:
-  float scale(std::int64_t column, std::int64_t block) const {
-    const auto at = static_cast<std::size_t>(column * source_.blocks() + block);
-    return source_.scales.empty() ? to_float(Half{source_.scales16[at]}) : source_.scales[at];
-  }
+  /// Codes of a chunk of depth and a panel's columns, not yet in lines.
+  using Tile = std::array<std::array<std::uint8_t, kPanelColumns>, kChunkDepth>;
 
   /// Exponent that brings the column's largest scale just below 2^15.
   int exponent(std::int64_t column) const {
     float largest = 0;
     for (std::int64_t b = 0; b < source_.blocks(); ++b) {
-      const float size = std::fabs(scale(column, b));
+      const float size = std::fabs(source_.scale(column, b));
       if (std::isfinite(size)) largest = std::max(largest, size);
     }
     return largest == 0 ? 0 : std::ilogb(largest) - 14;
   }
 
-  void pack_column(std::int64_t panel, std::int64_t column, std::int64_t c) {
+  /// Packs the codes of a panel out of a matrix. What lies beyond K or N becomes code 0.
+  void pack_matrix(std::uint8_t* base, std::int64_t first, std::int64_t count) {
     const PanelView& shape = out_.shape_;
-    auto* const base =
-        reinterpret_cast<std::uint8_t*>(out_.data_.get()) + static_cast<std::size_t>(panel) * out_.panel_bytes();
+    const std::int64_t chunks = shape.unit_depth / kChunkDepth;
+    const std::int64_t chunk_bytes = kChunkDepth * kPanelColumns * source_.bits / 8;
+    for (std::int64_t start = 0; start < shape.depth; start += kChunkDepth) {
+      Tile tile{};
+      load(start, std::min(kChunkDepth, source_.depth - start), first, count, tile);
+      const std::int64_t chunk = start / kChunkDepth;
+      std::uint8_t* const at =
+          base + chunk / chunks * static_cast<std::int64_t>(shape.unit_bytes) + chunk % chunks * chunk_bytes;
+      store(tile, at);
+    }
+  }
+
+  /// Reads `depth` rows of `count` columns, from row `start` and column `first` on; none if depth is below 1.
+  void load(std::int64_t start, std::int64_t depth, std::int64_t first, std::int64_t count, Tile& tile) const {
+    const bool rows = source_.layout == NBitsLayout::kRows;
+    const std::int64_t row_stride = rows ? source_.width() : 1;
+    const std::int64_t column_stride = rows ? 1 : source_.depth;
+    const auto flip = static_cast<std::uint8_t>(source_.is_signed ? 1 << (source_.bits - 1) : 0);
+    for (std::int64_t k = 0; k < depth; ++k) {
+      std::array<std::uint8_t, kPanelColumns>& to = tile[static_cast<std::size_t>(k)];
+      const std::int64_t from = (start + k) * row_stride + (source_.first + first) * column_stride;
+      for (std::int64_t c = 0; c < count; ++c) {
+        const std::int64_t place = from + c * column_stride;
+        std::uint8_t code = source_.codes[static_cast<std::size_t>(source_.bits == 8 ? place : place / 2)];
+        if (source_.bits == 4) code = static_cast<std::uint8_t>(code >> (place % 2 * 4) & 0x0F);
+        to[static_cast<std::size_t>(c)] = code ^ flip;
+      }
+    }
+  }
+
+  /// Writes the lines of a chunk.
+  void store(const Tile& tile, std::uint8_t* at) const {
+    constexpr std::size_t kHalf = kChunkDepth / 2;
+    const std::size_t half_lines = source_.bits == 4 ? 4 : 8;
+    for (std::size_t column = 0; column < kPanelColumns; column += kLanes) {
+      for (std::size_t j = 0; j < half_lines; ++j, at += kLineBytes) {
+        for (std::size_t c = 0; c < kLanes; ++c) {
+          for (std::size_t i = 0; i < 4; ++i) {
+            int code = tile[4 * j + i][column + c];
+            if (source_.bits == 4) code |= tile[kHalf + 4 * j + i][column + c] << 4;
+            at[4 * c + i] = static_cast<std::uint8_t>(code);
+          }
+        }
+      }
+    }
+  }
+
+  void pack_column(std::uint8_t* base, std::int64_t column, std::int64_t c) {
+    const PanelView& shape = out_.shape_;
     const std::int64_t block_bytes = source_.block * source_.bits / 8;
     const std::uint8_t* const codes = source_.codes.data() + column * source_.blocks() * block_bytes;
     const std::int64_t half_lines = source_.bits == 4 ? 4 : 8;
@@ -120,20 +236,20 @@ class PackedWeights::Packer {
         for (std::int64_t j = 0; j < half_lines; ++j) std::memcpy(lines + j * 64, chunk_codes + 4 * j, 4);
       }
     }
-    pack_scales(base, panel, column, c);
-    if (out_.has_zero_points()) pack_zero_points(panel, column, c);
   }
 
   void pack_scales(std::uint8_t* base, std::int64_t panel, std::int64_t column, std::int64_t c) {
     const PanelView& shape = out_.shape_;
-    const int power = exact_ ? 0 : exponent(column);
-    out_.column_scale_[static_cast<std::size_t>(panel * kPanelColumns + c)] = std::ldexp(1.0F, power);
+    const bool whole = source_.block == 0;  // the scale is left to the end
+    const int power = exact_ || whole ? 0 : exponent(column);
+    out_.column_scale_[static_cast<std::size_t>(panel * kPanelColumns + c)] =
+        whole ? source_.scale(column, 0) : std::ldexp(1.0F, power);
     const std::size_t code_bytes = static_cast<std::size_t>(shape.unit_depth * kPanelColumns * source_.bits / 8);
-    for (std::int64_t b = 0; b < source_.blocks(); ++b) {
+    for (std::int64_t b = 0; b < (whole ? shape.steps() : source_.blocks()); ++b) {
       const auto unit = static_cast<std::size_t>(b / shape.scales_per_unit);
       const auto place = static_cast<std::size_t>(b % shape.scales_per_unit * kPanelColumns + c);
       std::uint8_t* const at = base + unit * shape.unit_bytes + code_bytes;
-      const float value = scale(column, b);
+      const float value = whole ? 1.0F : source_.scale(column, b);
       if (exact_) {
         std::memcpy(at + place * sizeof(float), &value, sizeof(float));
       } else {
@@ -145,12 +261,10 @@ class PackedWeights::Packer {
   }
 
   void pack_zero_points(std::int64_t panel, std::int64_t column, std::int64_t c) {
-    const std::int64_t row = (source_.blocks() * source_.bits + 7) / 8;
-    const std::uint8_t* const from = source_.zero_points.data() + column * row;
     std::int8_t* const to = out_.zero_points_.data() + panel * out_.shape_.steps() * kPanelColumns + c;
-    for (std::int64_t b = 0; b < source_.blocks(); ++b) {
-      const int value = source_.bits == 8 ? from[b] : (from[b / 2] >> (b % 2 * 4)) & 0x0F;
-      to[b * kPanelColumns] = static_cast<std::int8_t>(value - (1 << (source_.bits - 1)));
+    const bool whole = source_.block == 0;
+    for (std::int64_t b = 0; b < (whole ? out_.shape_.steps() : source_.blocks()); ++b) {
+      to[b * kPanelColumns] = source_.zero(column, whole ? 0 : b);
     }
   }
 
@@ -160,26 +274,32 @@ class PackedWeights::Packer {
 };
 
 PackedWeights::PackedWeights(const NBitsWeights& source, bool exact) : columns_(source.columns) {
-  shape_.unit_depth = std::max(kChunkDepth, source.block);
+  const std::int64_t block = source.block == 0 ? best_block(source.depth) : source.block;
+  shape_.unit_depth = std::max(kChunkDepth, block);
   shape_.units = (source.depth + shape_.unit_depth - 1) / shape_.unit_depth;
   shape_.depth = shape_.units * shape_.unit_depth;
   shape_.bits = source.bits;
-  shape_.scales_per_unit = static_cast<int>(shape_.unit_depth / source.block);
+  shape_.scales_per_unit = static_cast<int>(shape_.unit_depth / block);
   const std::int64_t scale_bytes = kPanelColumns * (exact ? 4 : 2) * shape_.scales_per_unit;
   shape_.unit_bytes = static_cast<std::size_t>(shape_.unit_depth * kPanelColumns * source.bits / 8 + scale_bytes);
   const std::size_t total = panel_bytes() * static_cast<std::size_t>(panels());
   data_ = allocate_weights(total);
   column_scale_.assign(static_cast<std::size_t>(panels() * kPanelColumns), 1.0F);
-  if (!source.zero_points.empty()) {
+  if (source.has_zero_points()) {
     zero_points_.assign(static_cast<std::size_t>(panels() * shape_.steps() * kPanelColumns), 0);
   }
   Packer packer(source, exact, *this);
   constexpr std::size_t kReleaseBytes = std::size_t{8} << 20;
-  const std::size_t panel_codes = source.codes.size() / static_cast<std::size_t>(columns_) * kPanelColumns;
+  // All panels read all pages of [K, N], and other pieces of a matrix read its pages later.
+  const std::size_t panel_codes = source.layout == NBitsLayout::kRows || source.width() != source.columns
+                                      ? 0
+                                      : source.codes.size() / static_cast<std::size_t>(columns_) * kPanelColumns;
   std::size_t released = 0;
   for (std::int64_t panel = 0; panel < panels(); ++panel) {
     packer.pack(panel);
-    const std::size_t done = std::min(source.codes.size(), panel_codes * static_cast<std::size_t>(panel + 1));
+    const std::size_t done = panel + 1 == panels()
+                                 ? source.codes.size()
+                                 : std::min(source.codes.size(), panel_codes * static_cast<std::size_t>(panel + 1));
     if (done - released < kReleaseBytes && panel + 1 < panels()) continue;
     release_file_pages(source.codes.data() + released, done - released);
     released = done;
@@ -213,6 +333,10 @@ std::shared_ptr<const PackedWeights> packed_weights(const NBitsWeights& source, 
   }
   for (std::size_t i = 0; i < source.scales16.size(); i += 1 + source.scales16.size() / 1024) mix(source.scales16[i]);
   for (const std::uint8_t zero : source.zero_points) mix(zero);
+  mix(static_cast<std::size_t>(source.layout));
+  mix(source.is_signed ? 1 : 0);
+  mix(static_cast<std::size_t>(source.width()));
+  mix(static_cast<std::size_t>(source.first));
   using Key = std::tuple<std::string, std::int64_t, std::int64_t, std::int64_t, int, std::int64_t, bool, std::size_t>;
   const Key key{place->file, place->offset, source.depth, source.columns, source.bits, source.block, exact, content};
   static std::mutex mutex;

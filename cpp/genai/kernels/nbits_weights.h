@@ -17,20 +17,58 @@ constexpr int kLanes = 16;
 /// Depth of a chunk: what the four bits of a line's bytes reach.
 constexpr std::int64_t kChunkDepth = 32;
 
-/// The constants of com.microsoft::MatMulNBits, in its layout: a weight is (code - zero point) * scale. A loan.
-struct NBitsWeights {
-  std::int64_t depth = 0;                   ///< K: rows of the matrix, elements of an activation row
-  std::int64_t columns = 0;                 ///< N
-  int bits = 4;                             ///< 4 or 8
-  std::int64_t block = 32;                  ///< neighbours in depth that share a scale: 16, 32, 64, 128 or 256
-  std::span<const std::uint8_t> codes;      ///< [N, blocks, block * bits / 8], blocks = ceil(K / block); low bits first
-  std::span<const float> scales;            ///< [N, blocks]; or scales16
-  std::span<const std::uint16_t> scales16;  ///< the same in float16
-  std::span<const std::uint8_t> zero_points;  ///< [N, ceil(blocks * bits / 8)], or empty for 2^(bits - 1)
+/// Order of the codes in a graph, as the attribute `b_layout` numbers it.
+enum class NBitsLayout : std::int64_t {
+  kBlocks = 0,   ///< com.microsoft::MatMulNBits: blocks of a column, filled up to whole blocks
+  kRows = 1,     ///< [K, N]: the matrix as MatMul, MatMulInteger and DequantizeLinear have it
+  kColumns = 2,  ///< [N, K]: the same transposed
+};
 
-  std::int64_t blocks() const { return (depth + block - 1) / block; }
+/// The constants of a quantized matrix in one of three layouts: a weight is (code - zero point) * scale. A loan.
+///
+/// |             | kBlocks                             | kRows                          | kColumns       |
+/// |-------------|-------------------------------------|--------------------------------|----------------|
+/// | codes       | [N, blocks, block * bits / 8]       | [K, N]                         | [N, K]         |
+/// | scales      | [N, blocks]                         | [blocks, N] or one             | [N, blocks] or one |
+/// | zero points | [N, ceil(blocks * bits / 8)], or empty for 2^(bits - 1) | as scales, or empty for 0 | as kRows |
+///
+/// Codes of 4 bits lie two in a byte, the lower half first; in kRows and kColumns without a gap at the end of a row.
+struct NBitsWeights {
+  std::int64_t depth = 0;    ///< K: rows of the matrix, elements of an activation row
+  std::int64_t columns = 0;  ///< N
+  int bits = 4;              ///< 4 or 8
+  /// Neighbours in depth that share a scale: 16, 32, 64, 128 or 256; with kRows and kColumns also 0, for all of them.
+  std::int64_t block = 32;
+  NBitsLayout layout = NBitsLayout::kBlocks;
+  bool is_signed = false;  ///< codes and zero points are in two's complement; not with kBlocks
+  /// Columns that the constants have: N in the table above, of which `columns` from `first` on are meant. 0 means that
+  /// they have no others; not with kBlocks.
+  std::int64_t stored_columns = 0;
+  std::int64_t first = 0;
+  std::span<const std::uint8_t> codes;
+  std::span<const float> scales;            ///< or scales16
+  std::span<const std::uint16_t> scales16;  ///< the same in float16
+  std::span<const std::uint8_t> zero_points;
+
+  /// Columns of the constants.
+  std::int64_t width() const { return stored_columns == 0 ? columns : stored_columns; }
+  std::int64_t blocks() const { return block == 0 ? 1 : (depth + block - 1) / block; }
   /// Throws kInvalidArgument when a size does not fit the others; `node` names the node in the message.
   void validate(const std::string& node) const;
+
+  /// Scale of a block of a column.
+  float scale(std::int64_t column, std::int64_t at) const;
+  /// Zero point of a block of a column, less 2^(bits - 1), where signed codes count from -2^(bits - 1) on.
+  std::int8_t zero(std::int64_t column, std::int64_t at) const;
+  /// Whether a zero point is not 2^(bits - 1), or 0 of signed codes. Cost: O(zero points).
+  bool has_zero_points() const;
+
+ private:
+  /// Place of a block's scale, or zero point, in layouts kRows and kColumns.
+  std::int64_t index(std::int64_t column, std::int64_t at) const {
+    return layout == NBitsLayout::kRows ? at * width() + first + column : (first + column) * blocks() + at;
+  }
+  bool has_one_zero_point() const;
 };
 
 /// Weights as the kernels read them: one stream of bytes a panel.
@@ -50,11 +88,11 @@ struct PanelView {
   std::size_t unit_bytes = 0;
   const std::byte* data = nullptr;           ///< of the panel, aligned to 64
   const std::int8_t* zero_points = nullptr;  ///< [steps()][32], less 2^(bits - 1); nullptr when all are that
-  const float* column_scale = nullptr;       ///< [32] powers of two that a result is multiplied with at its end
+  const float* column_scale = nullptr;       ///< [32] factors that a result is multiplied with at its end
 
   /// Scales of a column.
   std::int64_t steps() const { return units * scales_per_unit; }
-  /// Depth that shares a scale: the graph's block.
+  /// Depth that shares a scale: the graph's block, or what is best for a column with one scale.
   std::int64_t step_depth() const { return unit_depth / scales_per_unit; }
 };
 
@@ -62,7 +100,7 @@ struct PanelView {
 class PackedWeights {
  public:
   /// Packs `source`. `exact`: scales stay float32; else they become float16 times a power of two for each column, which
-  /// changes them by at most 2^-11 unless they came from float16.
+  /// changes them by at most 2^-11 unless they came from float16. A scale of a whole column stays as it is.
   /// `source` is read once, from its start to its end, and leaves memory on the way if it is a mapped file.
   PackedWeights(const NBitsWeights& source, bool exact);
 

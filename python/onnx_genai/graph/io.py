@@ -12,6 +12,7 @@ from onnx_genai.errors import InvalidArgumentError, PackageError, UnsupportedErr
 from onnx_genai.graph import names
 from onnx_genai.graph.contract import CacheStyle, DType, GraphContract, InputPort
 from onnx_genai.graph.index import GraphIndex, dims_of, dtype_of, shape_text, symbols_of
+from onnx_genai.graph.integer_nodes import write_integer_products
 from onnx_genai.graph.kv import Cache, find_cache
 from onnx_genai.graph.last_logits import Rewrite, last_logits, mapped
 from onnx_genai.graph.limits import graph_limits
@@ -84,6 +85,9 @@ def resolve(
             raise InvalidArgumentError(f"{name} is {given!r}; allowed: {', '.join(known)}")
     try:
         skeleton = load(path, root=package.root)
+        problems: dict[str, str] = {}
+        if last_logits and backend != "ort":
+            skeleton, problems = write_integer_products(skeleton, package.session_options.config_entries)
         index = GraphIndex(skeleton.model.graph)
         contract = _contract(package, skeleton, index)
         if last_logits or decoder != "auto":
@@ -91,7 +95,7 @@ def resolve(
         if last_logits and contract.cache is not CacheStyle.PAGED:
             contract = _rewritten(contract, skeleton, index)
         if last_logits:
-            contract = native_products(contract, skeleton, backend)
+            contract = native_products(contract, skeleton, backend, problems)
         if contract.model_bytes and reshape_references(skeleton.model.graph):
             contract = replace(contract, model_bytes=skeleton.model.SerializeToString())
         return replace(contract, operators=operator_counts(skeleton.model.graph))

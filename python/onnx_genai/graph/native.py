@@ -1,13 +1,13 @@
 """Rewrites quantized matrix products to genai.runtime::MatMulNBits: :func:`native_products`.
 
-Works on any graph, paged or not. The layouts of the constants are those of com.microsoft::MatMulNBits, so nodes are
-renamed and joined, and weights stay where they are.
+Works on any graph, paged or not. Our operator reads the constants as they are, so nodes are renamed and joined, and
+weights stay where they are.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +17,13 @@ from onnx import helper
 from onnx_genai.errors import UnsupportedError
 from onnx_genai.graph.contract import CacheStyle, DType, GraphContract, InputPort, OperatorCount, Products
 from onnx_genai.graph.index import GraphIndex, attributes_of
+from onnx_genai.graph.integer_products import INT8_ACTIVATIONS
 from onnx_genai.graph.paged import DOMAIN
 from onnx_genai.graph.product_groups import Group, Grouping, group_products
-from onnx_genai.graph.products import Found, Product, may_have_products, read_products
+from onnx_genai.graph.products import Found, Kind, Product, may_have_products, read_products
 from onnx_genai.graph.projection import NotRecognisedError
 from onnx_genai.graph.skeleton import Skeleton, nodes_of
-from onnx_genai.graph.weights import lift_constants, relocate
+from onnx_genai.graph.weights import drop_unused, keep_items, lift_constants, relocate
 from onnx_genai.types import Backend
 
 __all__ = ["native_products", "operator_counts"]
@@ -30,14 +31,14 @@ __all__ = ["native_products", "operator_counts"]
 _LEAST_IR = 4
 """First version in which weights need not be listed among the inputs."""
 _MAX_PROBLEMS = 8
-_INT8_ACTIVATIONS = 4
-"""The accuracy_level that allows int8 activations."""
 _PROMPT_ROWS = "genai.prompt_rows"
 _PROMPT_ROWS_PLACES = {"MatMulNBits": 13, "PagedAttention": 17}
 """Which input of our operators says which rows are of prompts."""
 
 
-def native_products(contract: GraphContract, skeleton: Skeleton, backend: Backend) -> GraphContract:
+def native_products(
+    contract: GraphContract, skeleton: Skeleton, backend: Backend, known: Mapping[str, str]
+) -> GraphContract:
     """Returns the contract of the graph with the products of ``backend``, and which they are.
 
     Args:
@@ -45,6 +46,7 @@ def native_products(contract: GraphContract, skeleton: Skeleton, backend: Backen
         skeleton: Its ``model`` is what ``contract.model_bytes`` holds, or the file as loaded if that is empty. It is
             the rewritten one on success, and untouched else.
         backend: "ort" replaces nothing, "auto" and "native" what our operator can compute; "native" must find some.
+        known: Why products with integer weights stay, by the name of their first output.
 
     Raises:
         UnsupportedError: The backend is "native", but nothing can be replaced.
@@ -54,7 +56,7 @@ def native_products(contract: GraphContract, skeleton: Skeleton, backend: Backen
             raise _nothing_to_replace(contract, Found())
         return contract
     index = GraphIndex(skeleton.model.graph)
-    found, grouping = _plan(skeleton.model, index)
+    found, grouping = _plan(skeleton.model, index, known)
     total = len(found.products) + len(found.problems)
     if backend == "ort":
         return replace(contract, products=Products(nodes=total, problems=("the backend is ort",) if total else ()))
@@ -63,7 +65,7 @@ def native_products(contract: GraphContract, skeleton: Skeleton, backend: Backen
         try:
             folder = relocate(skeleton)
             # Pieces of constants refer to their files as relocate() names them.
-            found, grouping = _plan(skeleton.model, index)
+            found, grouping = _plan(skeleton.model, index, known)
         except NotRecognisedError as why:
             found = _all_refused(found, f"has weights that cannot be referred to ({why})")
     if not found.products:
@@ -82,9 +84,9 @@ def native_products(contract: GraphContract, skeleton: Skeleton, backend: Backen
     )
 
 
-def _plan(model: onnx.ModelProto, index: GraphIndex) -> tuple[Found, Grouping]:
+def _plan(model: onnx.ModelProto, index: GraphIndex, known: Mapping[str, str]) -> tuple[Found, Grouping]:
     """What is replaced, and by which nodes; the graph is not changed yet."""
-    found = read_products(model, index)
+    found = read_products(model, index, known)
     try:
         return found, group_products(index, found.products)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -123,16 +125,21 @@ def _summary(problems: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def _report(groups: Sequence[Group], found: Found, total: int) -> Products:
-    kinds = Counter((product.kind.bits, product.kind.block_size) for product in found.products)
+    kinds = Counter(_kind_text(product.kind) for product in found.products)
     return Products(
         nodes=total,
         replaced=len(found.products),
         joined=len(groups),
         swiglu=sum(1 for group in groups if group.swiglu),
         biases=sum(1 for product in found.products if product.bias),
-        kinds=tuple(f"{bits} bits, block {block}: {count}" for (bits, block), count in kinds.most_common()),
+        kinds=tuple(f"{kind}: {count}" for kind, count in kinds.most_common()),
         problems=_summary(found.problems),
     )
+
+
+def _kind_text(kind: Kind) -> str:
+    scales = f"block {kind.block_size}" if kind.block_size else "whole columns"
+    return f"{kind.bits} bits, {scales}"
 
 
 def _write(model: onnx.ModelProto, index: GraphIndex, grouping: Grouping) -> None:
@@ -162,8 +169,8 @@ def _write(model: onnx.ModelProto, index: GraphIndex, grouping: Grouping) -> Non
     weights = constants if model.ir_version >= _LEAST_IR else index.initializers.keys() | constants
     inputs = [value for value in graph.input if value.name not in weights]
     for held, kept in ((graph.node, nodes), (graph.value_info, values), (graph.input, inputs)):
-        _replace(held, kept)
-    _drop_unused(graph, grouping.cut)
+        keep_items(held, kept)
+    drop_unused(graph, grouping.cut)
     if not any(entry.domain == DOMAIN for entry in model.opset_import):
         model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     model.ir_version = max(model.ir_version, _LEAST_IR)
@@ -179,7 +186,7 @@ def _mark_prompts(graph: onnx.GraphProto, rows: InputPort | None) -> bool:
     rough = [
         node
         for node in graph.node
-        if _is_ours(node, "MatMulNBits") and attributes_of(node).get("accuracy_level") == _INT8_ACTIVATIONS
+        if _is_ours(node, "MatMulNBits") and attributes_of(node).get("accuracy_level") == INT8_ACTIVATIONS
     ]
     marked = [node for node in rough if chosen.isdisjoint(node.input)]
     if not marked:
@@ -221,25 +228,6 @@ def _lift(graph: onnx.GraphProto, index: GraphIndex, names: set[str]) -> set[int
     return lifted
 
 
-def _drop_unused(graph: onnx.GraphProto, names: set[str]) -> None:
-    """Takes those of the constants out that nothing reads."""
-    used = {name for node in nodes_of(graph) for name in node.input} | {value.name for value in graph.output}
-    unused = names - used
-    if unused & {tensor.name for tensor in graph.initializer}:
-        _replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name not in unused])
-        _replace(graph.input, [value for value in graph.input if value.name not in unused])
-    if any(node.output[0] in unused for node in graph.node if node.op_type == "Constant"):
-        kept = [node for node in graph.node if node.op_type != "Constant" or node.output[0] not in unused]
-        _replace(graph.node, kept)
-
-
-def _replace(held: Any, kept: Sequence[Any]) -> None:
-    """Makes ``kept``, which may be messages in it, the content of a repeated field."""
-    copies = [type(item).FromString(item.SerializeToString()) for item in kept]
-    del held[:]
-    held.extend(copies)
-
-
 def _node(group: Group) -> onnx.NodeProto:
     first = group.parts[0]
     kind = first.kind
@@ -249,6 +237,13 @@ def _node(group: Group) -> onnx.NodeProto:
     attributes: dict[str, Any] = {"K": kind.k, "N": first.n, "bits": kind.bits, "block_size": kind.block_size}
     attributes |= {f"N_{number}": part.n for number, part in enumerate(group.parts[1:], 1)}
     attributes["accuracy_level"] = kind.accuracy_level
+    if kind.layout:
+        attributes |= {"b_layout": kind.layout, "b_signed": int(kind.signed)}
+    if kind.width:
+        attributes["b_columns"] = kind.width
+        attributes |= {
+            "b_first" + (f"_{number}" if number else ""): part.first for number, part in enumerate(group.parts)
+        }
     if group.swiglu:
         attributes["swiglu"] = 1
     return helper.make_node("MatMulNBits", inputs, group.outputs, domain=DOMAIN, name=first.name, **attributes)

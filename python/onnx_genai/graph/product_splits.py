@@ -1,7 +1,7 @@
 """Products that are cut along their columns become one product for each piece: :func:`split_product`.
 
 Packed gate and up, or query, key and value, then need no copy of the pieces, and gate and up can be multiplied in the
-node. The pieces of the weights are references to the same files.
+node. The pieces of the weights are references to the same files, or columns that the node finds in the whole.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ def split_product(
     if sizes is None or not 2 <= len(sizes) <= _MAX_PIECES:
         return None
     tensors = [None if not name else index.constant(name) for name in product.constants]
+    kind = product.kind
+    if kind.layout:  # the node finds its columns itself
+        kind = kind._replace(width=product.n)
+        tensors[:3] = [None] * 3
     pieces, made = [], []
     for start, size, output in zip(itertools.accumulate([0, *sizes]), sizes, split.output, strict=False):
         names = []
@@ -49,11 +53,15 @@ def split_product(
             piece = _rows(tensor, f"genai.{name}.{start}.{size}", product.n, start, size)
             made.append(piece)
             names.append(piece.name)
+        if kind.layout:
+            names[:3] = product.constants[:3]
         weights, scales, zero_points, bias = names
         pieces.append(
             replace(
                 product,
+                kind=kind,
                 n=size,
+                first=start if kind.layout else 0,
                 weights=weights,
                 scales=scales,
                 zero_points=zero_points,

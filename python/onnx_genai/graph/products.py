@@ -6,29 +6,26 @@ A product that can be computed by our operator is a :class:`Product`; every othe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import onnx
 
-from onnx_genai.graph.index import GraphIndex, attribute_int, input_of, operator_of
+from onnx_genai.graph.index import GraphIndex, attribute_int, attributes_of, input_of, operator_of
+from onnx_genai.graph.integer_products import BLOCK_SIZES, read_integer_product
+from onnx_genai.graph.paged import DOMAIN
 from onnx_genai.graph.skeleton import nodes_of, subgraphs_of
 
-__all__ = ["BLOCK_SIZES", "Found", "Product", "may_have_products", "read_products"]
-
-BLOCK_SIZES = (16, 32, 64, 128, 256)
-"""Weights of a row that share a scale."""
+__all__ = ["Found", "Kind", "Product", "may_have_products", "read_products"]
 
 _BITS = (4, 8)
 _TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
 _OPERATOR = ("com.microsoft", "MatMulNBits")
+_OURS = (DOMAIN, "MatMulNBits")
 _OTHERS = {
-    ("", "MatMulInteger"),
     ("", "QLinearMatMul"),
-    ("com.microsoft", "DynamicQuantizeMatMul"),
     ("com.microsoft", "MatMulBnb4"),
-    ("com.microsoft", "MatMulIntegerToFloat"),
     ("com.microsoft", "QGemm"),
     ("com.microsoft", "QMoE"),
 }
@@ -48,6 +45,11 @@ class Kind(NamedTuple):
     accuracy_level: int
     dtype: int
     """Of activations, scales and bias, as ONNX numbers it."""
+    layout: int = 0
+    """``b_layout``: 0 for that of com.microsoft::MatMulNBits, else a matrix; ``block_size`` may then be 0."""
+    signed: bool = False
+    width: int = 0
+    """Columns of weights, scales and zero points of which the product takes some; 0 if it takes all."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +67,8 @@ class Product:
     zero_points: str = ""
     bias: str = ""
     output: str
+    first: int = 0
+    """Column of the constants that the product's first one is, with ``kind.width``."""
     taken: list[int] = field(default_factory=list)
     """Places of nodes that the product computes as well."""
 
@@ -84,8 +88,14 @@ class Found:
     """Of each product that stays: its node's name, and why."""
 
 
-def read_products(model: onnx.ModelProto, index: GraphIndex) -> Found:
-    """Returns the quantized products of a model. ``index`` is that of its main graph."""
+def read_products(model: onnx.ModelProto, index: GraphIndex, known: Mapping[str, str]) -> Found:
+    """Returns the quantized products of a model.
+
+    Args:
+        model: The model.
+        index: Of its main graph.
+        known: Why products with integer weights stay, by the name of their first output.
+    """
     found = Found()
     for place, node in enumerate(model.graph.node):
         if operator_of(node) == _OPERATOR:
@@ -94,8 +104,12 @@ def read_products(model: onnx.ModelProto, index: GraphIndex) -> Found:
                 found.products.append(product)
             else:
                 found.problems.append((_name(node), product))
+        elif operator_of(node) == _OURS:
+            ours = _read_ours(index, node, place)
+            found.products += [] if ours is None else [ours]
         else:
-            other = _other_layout(index, node)
+            other = known.get(node.output[0]) if node.output else None
+            other = other or _other_layout(index, node)
             found.problems += [] if other is None else [(_name(node), other)]
         for inner in subgraphs_of(node):
             found.problems += ((_name(item), f"is inside a graph of {node.op_type}") for item in _inside(inner))
@@ -109,6 +123,7 @@ def read_products(model: onnx.ModelProto, index: GraphIndex) -> Found:
 def may_have_products(model: onnx.ModelProto) -> bool:
     """Quick: whether there is any operator of a quantized product."""
     names = {_OPERATOR[1], "DequantizeLinear", *(op_type for _, op_type in _OTHERS)}
+    names |= {"DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat"}
     bodies = [nodes_of(model.graph), *(function.node for function in model.functions)]
     return any(node.op_type in names for body in bodies for node in body)
 
@@ -117,13 +132,10 @@ def _other_layout(index: GraphIndex, node: onnx.NodeProto) -> str | None:
     """Why a quantized product of another layout stays; None for anything else."""
     if operator_of(node) in _OTHERS:
         return f"is {node.op_type}, whose weights have another layout"
-    if operator_of(node) not in (("", "MatMul"), ("", "Gemm")):
-        return None
-    maker = index.producers.get(input_of(node, 1))
-    if maker is not None and operator_of(maker) == ("", "Transpose"):
-        maker = index.producers.get(input_of(maker, 0))
-    packed = maker is not None and maker.op_type == "DequantizeLinear" and index.is_constant(input_of(maker, 0))
-    return f"is {node.op_type} of weights behind DequantizeLinear" if packed else None
+    found = read_integer_product(index, node)
+    if found is None or isinstance(found, str):
+        return found
+    return f"is {node.op_type} of integer weights"
 
 
 def _inside(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -176,6 +188,37 @@ def _read(index: GraphIndex, node: onnx.NodeProto, place: int) -> Product | str:
         scales=names["scales"],
         zero_points=names.get("zero_points", ""),
         bias=names.get("bias", ""),
+        output=node.output[0],
+    )
+
+
+def _read_ours(index: GraphIndex, node: onnx.NodeProto, place: int) -> Product | None:
+    """The product of a node that was made of one with integer weights; None for any other node of ours."""
+    given = attributes_of(node)
+    names = [input_of(node, position) for position in range(1, 5)]
+    scales = index.constant(names[1])
+    if not given.get("b_layout") or given.get("N_1") or scales is None:
+        return None
+    kind = Kind(
+        source=input_of(node, 0),
+        k=given["K"],
+        bits=given["bits"],
+        block_size=given["block_size"],
+        accuracy_level=given["accuracy_level"],
+        dtype=scales.data_type,
+        layout=given["b_layout"],
+        signed=bool(given["b_signed"]),
+    )
+    weights, scale, zero_points, bias = names
+    return Product(
+        place=place,
+        name=_name(node),
+        kind=kind,
+        n=given["N"],
+        weights=weights,
+        scales=scale,
+        zero_points=zero_points,
+        bias=bias,
         output=node.output[0],
     )
 

@@ -17,6 +17,7 @@ __all__ = ["Cut", "NotRecognisedError", "find_cuts", "logits_width"]
 _UNARY = frozenset({"Cast", "Tanh", "Identity", "Relu", "Sigmoid", "Neg", "Clip"})
 _BINARY = frozenset({"Add", "Sub", "Mul", "Div"})
 _MAX_STEPS = 24
+_PACKED = (("com.microsoft", "MatMulNBits"), ("com.microsoft", "MatMulBnb4"), ("genai.runtime", "MatMulNBits"))
 
 
 class NotRecognisedError(Exception):
@@ -113,7 +114,7 @@ def _projection_input(index: GraphIndex, node: onnx.NodeProto, constants: dict[s
         return 1 if first and _rank(index, input_of(node, 0), constants) == 2 else None
     if domain == "" and node.op_type in ("MatMul", "MatMulInteger"):
         return 0 if _rank(index, input_of(node, 1), constants) == 2 else None
-    if domain == "com.microsoft" and node.op_type in ("MatMulNBits", "MatMulBnb4"):
+    if (domain, node.op_type) in _PACKED:
         return 0
     if domain == "com.microsoft" and node.op_type in ("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "FusedMatMul"):
         if any(attribute.name in ("transA", "transBatchA") and attribute.i for attribute in node.attribute):

@@ -35,6 +35,7 @@ _MICROSOFT = frozenset(
 )
 
 
+_OURS = ("genai.runtime", "MatMulNBits")
 _FAR = 2**31 - 1
 """Ends from here on mean the end of the axis."""
 
@@ -98,7 +99,8 @@ def why_mixed(
             rule = _projection
         elif op_type.startswith("Reduce"):
             rule = _reduce
-    if rule is None or (domain and not (domain == "com.microsoft" and op_type in _MICROSOFT)):
+    known = not domain or (domain == "com.microsoft" and op_type in _MICROSOFT) or (domain, op_type) == _OURS
+    if rule is None or not known:
         return "is not known to work a token at a time"
     shapeless = next((why for why in map(_why_shapeless, inputs) if why is not None), None)
     if shapeless is not None:

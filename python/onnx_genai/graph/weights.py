@@ -1,22 +1,25 @@
 """Keeps the weights of a rewritten model in the files of the original, each once.
 
-:func:`relocate`, :func:`lift_constants`, :func:`reshape_references`.
+:func:`relocate`, :func:`lift_constants`, :func:`reshape_references`, and what rewrites share: :func:`keep_items`,
+:func:`drop_unused`.
 """
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import numpy_helper
 
 from onnx_genai.graph.index import attribute_int, input_of, operator_of
 from onnx_genai.graph.projection import NotRecognisedError
-from onnx_genai.graph.skeleton import Skeleton, subgraphs_of, tensors_of
+from onnx_genai.graph.skeleton import Skeleton, nodes_of, subgraphs_of, tensors_of
 
-__all__ = ["lift_constants", "relocate", "reshape_references"]
+__all__ = ["drop_unused", "keep_items", "lift_constants", "relocate", "reshape_references"]
 
 
 def relocate(skeleton: Skeleton) -> Path:
@@ -62,9 +65,26 @@ def lift_constants(graph: onnx.GraphProto) -> None:
         else:
             kept.append(node)
     if len(kept) != len(graph.node):
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
-        del graph.node[:]
-        graph.node.extend(copies)
+        keep_items(graph.node, kept)
+
+
+def drop_unused(graph: onnx.GraphProto, names: set[str]) -> None:
+    """Takes those of the constants out that nothing reads."""
+    used = {name for node in nodes_of(graph) for name in node.input} | {value.name for value in graph.output}
+    unused = names - used
+    if unused & {tensor.name for tensor in graph.initializer}:
+        keep_items(graph.initializer, [tensor for tensor in graph.initializer if tensor.name not in unused])
+        keep_items(graph.input, [value for value in graph.input if value.name not in unused])
+    if any(node.output[0] in unused for node in graph.node if node.op_type == "Constant"):
+        kept = [node for node in graph.node if node.op_type != "Constant" or node.output[0] not in unused]
+        keep_items(graph.node, kept)
+
+
+def keep_items(held: Any, kept: Sequence[Any]) -> None:
+    """Makes ``kept``, which may be messages in it, the content of a repeated field."""
+    copies = [type(item).FromString(item.SerializeToString()) for item in kept]
+    del held[:]
+    held.extend(copies)
 
 
 def reshape_references(graph: onnx.GraphProto) -> bool:
