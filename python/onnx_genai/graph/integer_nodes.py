@@ -58,8 +58,9 @@ def write_integer_products(skeleton: Skeleton, entries: Mapping[str, str]) -> tu
     except NotRecognisedError as why:
         refused = f"has weights that cannot be referred to ({why})"
         return skeleton, problems | {node.output[0]: refused for node, _ in found.values()}
-    exact_level = INT8_ACTIVATIONS if entries.get(_ACCURACY_ENTRY) == str(INT8_ACTIVATIONS) else 0
-    writer = _Writer(index, exact_level)
+    # ONNX Runtime's own default for such weights is to round activations, too.
+    level = INT8_ACTIVATIONS if entries.get(_ACCURACY_ENTRY, "") in ("", str(INT8_ACTIVATIONS)) else 0
+    writer = _Writer(index, level)
     made = {place: writer.nodes(node, product) for place, (node, product) in found.items()}
     _put(skeleton.model, made, [product for _, product in found.values()])
     graph.initializer.extend(writer.tensors.values())
@@ -70,9 +71,9 @@ def write_integer_products(skeleton: Skeleton, entries: Mapping[str, str]) -> tu
 class _Writer:
     """Makes nodes and the constants that they share."""
 
-    def __init__(self, index: GraphIndex, exact_level: int) -> None:
+    def __init__(self, index: GraphIndex, float_level: int) -> None:
         self._index = index
-        self._exact_level = exact_level
+        self._float_level = float_level
         self.tensors: dict[str, onnx.TensorProto] = {}
         """Constants that the graph does not have yet."""
         self.read: set[str] = set()
@@ -98,7 +99,7 @@ class _Writer:
             N=product.n,
             bits=4 if weights is not None and weights.data_type in _FOUR_BITS else 8,
             block_size=product.block_size,
-            accuracy_level=INT8_ACTIVATIONS if product.rounded else self._exact_level,
+            accuracy_level=INT8_ACTIVATIONS if product.rounded else self._float_level,
             b_layout=int(product.layout),
             b_signed=int(weights is not None and weights.data_type in _SIGNED),
         )
