@@ -18,7 +18,16 @@ from onnx_genai.template import ChatTemplate
 from onnx_genai.tools import FORMATS, ToolFormat, detect_format, get_format
 from onnx_genai.types import ChatChunk, Choice, Chunk, Result, SamplingParams, ToolCall
 
-__all__ = ["ChatAbilities", "ChatReader", "ChatRequest", "PreparedChat", "ToolChoice", "listed_tools", "tools_as_text"]
+__all__ = [
+    "ChatAbilities",
+    "ChatReader",
+    "ChatRequest",
+    "PreparedChat",
+    "ToolChoice",
+    "calls_as_text",
+    "listed_tools",
+    "tools_as_text",
+]
 
 ToolChoice = Literal["none", "auto", "required"] | Mapping[str, Any]
 """Whether tools are called; a mapping names one: ``{"type": "function", "function": {"name": ...}}``."""
@@ -271,6 +280,20 @@ def tools_as_text(tools: Sequence[Mapping[str, Any]], tool_format: ToolFormat) -
         f"{described}\n</tools>\n"
         f"To call one, answer with its name and arguments in this form:\n{grammar.call_example(tool_format.name)}"
     )
+
+
+def calls_as_text(calls: Sequence[Any]) -> str:
+    """Calls of an earlier answer for a template that knows none, in the form that :func:`tools_as_text` asks for."""
+    texts = []
+    for call in calls:
+        function = call.get("function", call) if isinstance(call, Mapping) else {}
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            with contextlib.suppress(ValueError, RecursionError):
+                arguments = json.loads(arguments)
+        written = json.dumps({"name": function.get("name"), "arguments": arguments}, ensure_ascii=False)
+        texts.append(f"<tool_call>\n{written}\n</tool_call>")
+    return "\n".join(texts)
 
 
 def _is_openai(form: Mapping[str, Any]) -> bool:

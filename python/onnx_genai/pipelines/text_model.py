@@ -13,7 +13,7 @@ import numpy as np
 from onnx_genai import package
 from onnx_genai.engine import EngineOptions, ModelEngine, PromptIds, describe_graph
 from onnx_genai.errors import ContextOverflowError, InternalError, InvalidArgumentError, NotFoundError, UnsupportedError
-from onnx_genai.pipelines.chat import ChatAbilities, ChatRequest, PreparedChat, tools_as_text
+from onnx_genai.pipelines.chat import ChatAbilities, ChatRequest, PreparedChat, calls_as_text, tools_as_text
 from onnx_genai.pipelines.profile_run import ProfileRun
 from onnx_genai.template import ChatTemplate, GuardedPrompt
 from onnx_genai.tokenizer import Tokenizer, TokenTableData, find_fim_marks
@@ -280,13 +280,33 @@ class TextModel:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> GuardedPrompt:
-        """:meth:`render`, with the places of the control strings that are no work of the template."""
+        """:meth:`render`, with the places of the control strings that are no work of the template.
+
+        A call in an earlier answer that the template would leave out is written into that answer.
+        """
         return self._needed_template().render_guarded(
-            messages,
+            self._with_calls_shown(messages, tools, template_kwargs),
             control_texts=self.tokenizer.special_tokens,
             tools=tools,
             **_checked_template_kwargs(template_kwargs),
         )
+
+    def _with_calls_shown(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, Any]] | None,
+        template_kwargs: Mapping[str, Any] | None,
+    ) -> Sequence[ChatMessage]:
+        without = [{key: value for key, value in each.items() if key != "tool_calls"} for each in messages]
+        if without == list(messages):
+            return messages
+        try:
+            shown, hidden = (
+                self.render(each, tools=tools, template_kwargs=template_kwargs) for each in (messages, without)
+            )
+        except InvalidArgumentError:  # the template tells what it makes of them
+            return messages
+        return messages if shown != hidden else [_with_calls_as_text(each) for each in messages]
 
     def _chat_ids(self, prompt: GuardedPrompt) -> list[int]:
         self.check_room(prompt.text)
@@ -381,6 +401,15 @@ def _with_system(messages: Sequence[ChatMessage], text: str) -> list[ChatMessage
     if first.get("role") in ("system", "developer") and isinstance(first.get("content"), str):
         return [{**first, "content": f"{first['content']}\n\n{text}"}, *messages[1:]]
     return [{"role": "system", "content": text}, *messages]
+
+
+def _with_calls_as_text(message: ChatMessage) -> ChatMessage:
+    """An answer with its calls in its text, in the form in which tools are described to templates without any."""
+    content = message.get("content") or ""
+    if not message.get("tool_calls") or not isinstance(content, str):
+        return message
+    calls = [calls_as_text(message["tool_calls"])]
+    return {**message, "content": "\n".join([*([content] if content else []), *calls])}
 
 
 def _before_user(messages: Sequence[ChatMessage], text: str) -> list[ChatMessage]:
