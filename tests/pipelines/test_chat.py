@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -198,21 +199,22 @@ NAMED_CALL = 'Action: ```json\n[{"tool_name": "get_time", "parameters": {}}]\n``
 WITH_TOOLS = CHATML + "{% if tools %}{{ tools | tojson }} write Action: ```json{% endif %}{# <thought> #}"
 
 
-def with_templates(package: Path, *named: tuple[str, str]) -> Path:
-    """The package with a list of named templates."""
-    path = package / "tokenizer_config.json"
+def with_templates(package: Path, folder: Path, *named: tuple[str, str]) -> Path:
+    """A copy of the package, which other tests share, with a list of named templates."""
+    shutil.copytree(package, folder)
+    path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     config["chat_template"] = [{"name": name, "template": text} for name, text in named]
     path.write_text(json.dumps(config), encoding="utf-8")
-    return package
+    return folder
 
 
 @pytest.mark.parametrize("named", [[("default", CHATML), ("tool_use", WITH_TOOLS)], [("tool_use", WITH_TOOLS)],
                                    [("rag", CHATML), ("tool_use", WITH_TOOLS)]])  # fmt: skip
 def test_what_the_template_for_tools_says_is_seen(
-    scripted_package: Callable[..., Path], named: list[tuple[str, str]]
+    scripted_package: Callable[..., Path], tmp_path: Path, named: list[tuple[str, str]]
 ) -> None:
-    folder = with_templates(scripted_package(f"<thought>Hm.</thought>{NAMED_CALL}"), *named)
+    folder = with_templates(scripted_package(f"<thought>Hm.</thought>{NAMED_CALL}"), tmp_path / "package", *named)
     with LLM(folder, threads=1) as llm:
         result = llm.chat(HELLO, GREEDY, tools=[TIME])
 
@@ -220,8 +222,8 @@ def test_what_the_template_for_tools_says_is_seen(
     assert (result.text, result.reasoning) == ("", "Hm.")
 
 
-def test_templates_without_a_default_are_named(scripted_package: Callable[..., Path]) -> None:
-    folder = with_templates(scripted_package("x"), ("rag", CHATML), ("short", CHATML))
+def test_templates_without_a_default_are_named(scripted_package: Callable[..., Path], tmp_path: Path) -> None:
+    folder = with_templates(scripted_package("x"), tmp_path / "package", ("rag", CHATML), ("short", CHATML))
     with (
         LLM(folder, threads=1) as llm,
         pytest.raises(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import logging
@@ -170,7 +171,9 @@ def _leave_busy_threads(code: int) -> None:
     background = sys.modules.get("onnx_genai.pipelines.background")
     if background is not None and background.is_busy():
         logging.shutdown()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):  # it is closed, or nobody reads
+                stream.flush()
         os._exit(code)
 
 
