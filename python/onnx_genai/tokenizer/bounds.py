@@ -9,6 +9,8 @@ from typing import Any
 
 import tokenizers
 
+from onnx_genai.tokenizer.table import byte_alphabet
+
 __all__ = ["TokenBound"]
 
 _NFC_SHRINKS_BY = 3
@@ -95,11 +97,5 @@ def _shrinks_by(step: Mapping[str, Any]) -> int | None:
 
 
 def _lost_bytes(vocab: Mapping[str, int]) -> bytes:
-    """Bytes of UTF-8 whose character of the GPT-2 byte alphabet is no token.
-
-    Source: Radford et al. 2019: printable latin-1 bytes stand for themselves, the others for U+0100 upward.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(256) if byte not in printable]
-    characters = {**{byte: chr(byte) for byte in printable}, **{b: chr(0x100 + n) for n, b in enumerate(others)}}
-    return bytes(byte for byte, each in sorted(characters.items()) if each not in vocab and byte not in _NEVER)
+    """Bytes of UTF-8 whose character of the GPT-2 byte alphabet is no token."""
+    return bytes(byte for byte, each in enumerate(byte_alphabet()) if each not in vocab and byte not in _NEVER)

@@ -10,7 +10,7 @@ from typing import Any
 
 import tokenizers
 
-from onnx_genai.tokenizer.library import encoded, read_tokenizer
+from onnx_genai.tokenizer.backend import encoded, read_tokenizer
 
 __all__ = ["PlainEncoder"]
 

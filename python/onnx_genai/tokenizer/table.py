@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import builtins
 import enum
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["TokenKind", "TokenTableData", "build_table"]
+__all__ = ["TokenKind", "TokenTableData", "build_table", "byte_alphabet"]
 
 Decoding = Literal["byte_level", "byte_fallback"]
 DecodeFunction = Callable[[list[int]], str]
@@ -124,16 +125,23 @@ def _byte_level(vocabulary: _Vocabulary) -> TokenTableData:
     )
 
 
+def byte_alphabet() -> str:
+    """The GPT-2 byte alphabet: the character of each byte.
+
+    Source: Radford et al. 2019 (GPT-2): printable latin-1 bytes stand for themselves, the 68 others for U+0100 upward.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = itertools.count(0x100)
+    return "".join(chr(byte if byte in printable else next(others)) for byte in range(256))
+
+
 def _byte_level_translation() -> dict[int, str]:
     """Maps each character of the GPT-2 byte alphabet to the latin-1 character of its byte.
 
-    Source: Radford et al. 2019 (GPT-2): printable latin-1 bytes stand for themselves, the 68 others for U+0100 upward.
     Latin-1 characters outside the alphabet map to one that latin-1 cannot encode, so that encoding shows them.
     """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    table = dict.fromkeys(others, "\uffff")
-    table.update({0x100 + index: chr(byte) for index, byte in enumerate(others)})
+    table = dict.fromkeys(range(256), "\uffff")
+    table.update({ord(each): chr(byte) for byte, each in enumerate(byte_alphabet())})
     return table
 
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import tokenizers
 
 from onnx_genai.errors import InvalidArgumentError, NotFoundError, PackageError
+from onnx_genai.tokenizer.backend import decoded, encoded, read_tokenizer
 from onnx_genai.tokenizer.bounds import TokenBound
-from onnx_genai.tokenizer.library import decoded, encoded, read_tokenizer
 from onnx_genai.tokenizer.plain import PlainEncoder
 from onnx_genai.tokenizer.stream import TokenStream
 from onnx_genai.tokenizer.table import TokenTableData, build_table
