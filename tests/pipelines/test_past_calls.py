@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from onnx_genai import LLM
+from onnx_genai.pipelines.chat import ChatRequest
 from tests.models.packages import CHATML
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
@@ -58,3 +59,13 @@ def test_template_that_writes_calls_is_left_alone(scripted_package: Callable[...
 def test_messages_without_calls_are_rendered_as_they_are(scripted_package: Callable[..., Path]) -> None:
     with LLM(scripted_package("x"), threads=1) as llm:
         assert prompt(llm, talk(content="Fine.", tool_calls=[])) == prompt(llm, talk(content="Fine."))
+
+
+def test_tools_are_described_beside_calls_of_earlier_answers(scripted_package: Callable[..., Path]) -> None:
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    with LLM(scripted_package("x"), threads=1) as llm:
+        chat = llm.prepare_chat(talk(content=None, tool_calls=[CALL]), None, ChatRequest(tools=tuple(tools)))
+        found = llm.tokenizer.decode(list(chat.prompt_ids), skip_special_tokens=False)
+
+    assert "<tools>" in found
+    assert found.count('{"city": "Oslo"}') == 1

@@ -207,6 +207,7 @@ class TextModel:
 
         Control strings such as ``<|im_end|>`` in what others than the assistant said are plain text.
         """
+        messages = self._with_calls_shown(messages, tools, template_kwargs)
         return self._chat_ids(self._guarded(messages, tools=tools, template_kwargs=template_kwargs))
 
     @cached_property
@@ -249,6 +250,7 @@ class TextModel:
             UnsupportedError: The package has no chat template.
             InvalidArgumentError: The template or the vocabulary refuses something.
         """
+        messages = self._with_calls_shown(messages, request.offered_tools or None, template_kwargs)
         prompt = self._guarded(messages, tools=request.offered_tools or None, template_kwargs=template_kwargs)
         tool_format = None
         shown_tools: Sequence[Mapping[str, Any]] | None = None
@@ -280,12 +282,9 @@ class TextModel:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> GuardedPrompt:
-        """:meth:`render`, with the places of the control strings that are no work of the template.
-
-        A call in an earlier answer that the template would leave out is written into that answer.
-        """
+        """:meth:`render`, with the places of the control strings that are no work of the template."""
         return self._needed_template().render_guarded(
-            self._with_calls_shown(messages, tools, template_kwargs),
+            messages,
             control_texts=self.tokenizer.special_tokens,
             tools=tools,
             **_checked_template_kwargs(template_kwargs),
@@ -297,6 +296,7 @@ class TextModel:
         tools: Sequence[Mapping[str, Any]] | None,
         template_kwargs: Mapping[str, Any] | None,
     ) -> Sequence[ChatMessage]:
+        """The messages, with calls of earlier answers in their texts if the template would leave them out."""
         without = [{key: value for key, value in each.items() if key != "tool_calls"} for each in messages]
         if without == list(messages):
             return messages
