@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from onnx_genai.cli.options import SamplingOptions
+from onnx_genai.cli.options import SAMPLED, SamplingOptions
 from onnx_genai.cli.prompts import Request, grammar_from, plain_text, request_for
 from onnx_genai.errors import InvalidArgumentError
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["LineDefaults", "check_fields", "line_request", "parse_fields"]
 
 _OTHER_NAMES = {"max_tokens": "max_new_tokens", "custom_id": "id"}
-_MODE_KEYS = ("temperature", "top_p", "top_k", "min_p", "greedy", "no_greedy")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +175,7 @@ def _sampling(fields: Mapping[str, Any], place: int, base: SamplingOptions) -> S
     A seed of the command line is counted up, so that equal prompts get different answers, and the same ones next time.
     """
     own = {field.name: fields[field.name] for field in dataclasses.fields(SamplingOptions) if field.name in fields}
-    if any(key in own for key in _MODE_KEYS):
+    if any(key in own for key in ("greedy", "no_greedy", *SAMPLED)):
         own = {"greedy": False, "no_greedy": False, **own}
     asks = own.get("top_p") is not None or own.get("no_greedy") or own.get("top_k", 0) > 0 or own.get("min_p", 0) > 0
     if asks and base.temperature == 0:

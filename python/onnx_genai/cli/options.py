@@ -154,11 +154,15 @@ def take(kind: type[Options], values: Mapping[str, Any]) -> Options:
     return kind(**{field.name: values[field.name] for field in fields(kind)})
 
 
+SAMPLED = ("temperature", "top_p", "top_k", "min_p")
+"""Options of :class:`SamplingOptions` that say how tokens are drawn, where ``greedy`` says that they are not."""
+
+
 def take_sampling(context: click.Context, values: Mapping[str, Any]) -> SamplingOptions:
     """:func:`take`, where what asks for greedy answers (``greedy``, a temperature of 0) and ``no_greedy`` give way to
     what a stronger source says about sampling.
     """
-    names = ("greedy", "no_greedy", "temperature", "top_p", "top_k", "min_p")
+    names = ("greedy", "no_greedy", *SAMPLED)
     strongest = max((source_rank(context, name) for name in names if values[name] not in (None, False)), default=0)
     weak: dict[str, Any] = {name: False for name in ("greedy", "no_greedy") if source_rank(context, name) < strongest}
     if values["temperature"] == 0 and source_rank(context, "temperature") < strongest:

@@ -9,7 +9,7 @@ import click
 
 from onnx_genai.cli import console
 from onnx_genai.cli.models import MODEL, fetched_model
-from onnx_genai.cli.options import ModelOptions, model_options, sampling_options, take, take_sampling
+from onnx_genai.cli.options import SAMPLED, ModelOptions, model_options, sampling_options, take, take_sampling
 from onnx_genai.cli.profile import ProfileOptions, Profiler, profile_options
 from onnx_genai.cli.settings import ENVIRONMENT_RANK, source_rank
 
@@ -22,8 +22,6 @@ __all__ = ["run"]
 
 ONE_ANSWER = {"n": 1, "logprobs": None}
 """Sampling options that a chat does not have."""
-SAMPLED = frozenset({"temperature", "top_p", "top_k", "min_p"})
-"""Settings that are about sampling, as greedy is not."""
 
 
 @click.command()
@@ -116,7 +114,7 @@ def _put_back(repl: Repl, given: Settings, values: dict[str, Any]) -> None:
     if strong & {"greedy", *SAMPLED}:
         # What the file has on the other side of greedy or sampled gives way.
         merged.pop("greedy", None)
-        for name in SAMPLED - strong:
+        for name in set(SAMPLED) - strong:
             if asked.get("greedy") or merged.get(name) == 0:
                 merged.pop(name, None)
     for name in SETTINGS.keys() & strong:
