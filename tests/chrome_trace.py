@@ -49,11 +49,11 @@ def thread(events: list[Event], name: str) -> list[Event]:
 
 
 def outermost(spans: list[Event]) -> list[Event]:
-    """Those that lie in no other."""
+    """Those that lie in no other. Times have three decimals, so a nanosecond is the tolerance."""
     found: list[Event] = []
     end = -1.0
     for span in sorted(spans, key=lambda each: (each["ts"], -each["dur"])):
-        if span["ts"] >= end:
+        if span["ts"] >= end - 1e-3:
             found.append(span)
             end = span["ts"] + span["dur"]
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from tests.models.packages import (
 from tests.models.reference import why_not_runnable
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# Tests that want files of packed weights say so; no other test writes into the cache of whoever runs them.
+os.environ.setdefault("ONNX_GENAI_PACKED_CACHE", "0")
 
 
 class _PackageShelf:
@@ -85,6 +88,18 @@ def noise_package(_package_shelf: _PackageShelf) -> Callable[..., Path]:
         return _package_shelf.get(write_noise_package, seed, options)
 
     return get
+
+
+@pytest.fixture(scope="module", params=["c", "python"])
+def interface(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Both ways to call llguidance: what compiles its first grammar meanwhile calls it this way."""
+    from onnx_genai import _core
+    from onnx_genai.engine import grammars
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "python":  # a module without llguidance's C functions
+            patch.setattr(grammars, "find_llguidance", lambda: Path(_core.__file__))
+        yield request.param
 
 
 @pytest.fixture(scope="session")

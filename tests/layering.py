@@ -38,7 +38,7 @@ PYTHON_SOLE_USERS: dict[str, tuple[str, ...]] = {
     "starlette": ("server",),
     "uvicorn": ("server",),
     "pydantic": ("server", "grammar/schema.py"),
-    "llguidance": (),
+    "llguidance": ("engine/python_llguidance.py",),
     "prometheus_client": ("server",),
     "opentelemetry": ("server",),
     "click": ("cli",),

@@ -150,6 +150,8 @@ PYTHON_CASES = [
     ("pipelines/llm.py", "from tokenizers import Tokenizer", "tokenizers may be imported only in tokenizer"),
     ("cli/show.py", "import click, rich.table", None),
     ("engine/core.py", "import rich", "rich may be imported only in cli"),
+    ("engine/python_llguidance.py", "def f():\n    from llguidance import LLMatcher", None),
+    ("engine/core.py", "import llguidance", "may be imported only in engine/python_llguidance.py"),
 ]
 
 

@@ -36,6 +36,7 @@ void bind_model_spec(py::module_& module) {
       .value("slot_static", CacheStyle::kSlotStatic)
       .value("copy", CacheStyle::kCopy)
       .value("none", CacheStyle::kNone)
+      .value("cross", CacheStyle::kCross)
       .value("paged", CacheStyle::kPaged)
       .finalize();
   py::class_<InputPort>(module, "InputPort")
@@ -50,18 +51,24 @@ void bind_model_spec(py::module_& module) {
            py::arg("sequence_axis"));
   py::class_<PagedLayer>(module, "PagedLayer")
       .def(py::init([](std::string key_cache, std::string value_cache, std::string key_scale, std::string value_scale,
-                       DType dtype, int kv_heads, int head_dim, int value_dim) {
+                       DType dtype, int kv_heads, int head_dim, int value_dim, std::string key_present,
+                       std::string value_present) {
+             const bool in_place = key_present.empty();
              return PagedLayer{.key_cache = std::move(key_cache),
                                .value_cache = std::move(value_cache),
                                .key_scale = std::move(key_scale),
                                .value_scale = std::move(value_scale),
+                               .order = in_place ? BlockOrder::kHeadsFirst : BlockOrder::kPositionsFirst,
+                               .key_present = std::move(key_present),
+                               .value_present = std::move(value_present),
                                .dtype = dtype,
                                .kv_heads = kv_heads,
                                .head_dim = head_dim,
                                .value_dim = value_dim};
            }),
            py::kw_only(), py::arg("key_cache"), py::arg("value_cache"), py::arg("key_scale"), py::arg("value_scale"),
-           py::arg("dtype"), py::arg("kv_heads"), py::arg("head_dim"), py::arg("value_dim"));
+           py::arg("dtype"), py::arg("kv_heads"), py::arg("head_dim"), py::arg("value_dim"),
+           py::arg("key_present") = "", py::arg("value_present") = "");
   py::class_<ConstantInput>(module, "ConstantInput")
       .def(py::init([](InputPort port, bool like_ids, std::vector<std::int64_t> dims, std::int64_t value) {
              return ConstantInput{std::move(port),
@@ -69,6 +76,25 @@ void bind_model_spec(py::module_& module) {
                                   std::move(dims), value};
            }),
            py::kw_only(), py::arg("port"), py::arg("like_ids"), py::arg("dims"), py::arg("value"));
+  py::class_<AdapterInput>(module, "AdapterInput")
+      .def(py::init([](std::string name, bool has_default) { return AdapterInput{std::move(name), has_default}; }),
+           py::kw_only(), py::arg("name"), py::arg("has_default"));
+  py::native_enum<CrossInput::Source>(module, "CrossSource", "enum.Enum")
+      .value("encoder", CrossInput::Source::kEncoder)
+      .value("request", CrossInput::Source::kRequest)
+      .value("decoder", CrossInput::Source::kDecoder)
+      .finalize();
+  py::class_<CrossInput>(module, "CrossInput")
+      .def(py::init([](std::string input, CrossInput::Source source, std::string name, DType dtype,
+                       std::vector<std::int64_t> dims) {
+             return CrossInput{std::move(input), source, std::move(name), dtype, std::move(dims)};
+           }),
+           py::kw_only(), py::arg("input"), py::arg("source"), py::arg("name"), py::arg("dtype"), py::arg("dims"));
+  py::class_<EncoderGraph>(module, "EncoderGraph")
+      .def(py::init([](std::string model_path, std::vector<std::string> inputs) {
+             return EncoderGraph{std::move(model_path), std::move(inputs)};
+           }),
+           py::kw_only(), py::arg("model_path"), py::arg("inputs"));
   py::class_<ModelSpec>(module, "ModelSpec")
       .def(py::init<>())
       .def_readwrite("model_path", &ModelSpec::model_path)
@@ -88,14 +114,21 @@ void bind_model_spec(py::module_& module) {
       .def_readwrite("write_indices", &ModelSpec::write_indices)
       .def_readwrite("nonpad_kv_seqlen", &ModelSpec::nonpad_kv_seqlen)
       .def_readwrite("constants", &ModelSpec::constants)
+      .def_readwrite("adapter_inputs", &ModelSpec::adapter_inputs)
       .def_readwrite("kv", &ModelSpec::kv)
+      .def_readwrite("encoder", &ModelSpec::encoder)
+      .def_readwrite("cross", &ModelSpec::cross)
+      .def_readwrite("states", &ModelSpec::states)
       .def_readwrite("cumulative_sequence_length", &ModelSpec::cumulative_sequence_length)
       .def_readwrite("past_seqlens", &ModelSpec::past_seqlens)
       .def_readwrite("block_table", &ModelSpec::block_table)
       .def_readwrite("logits_indices", &ModelSpec::logits_indices)
       .def_readwrite("prompt_rows", &ModelSpec::prompt_rows)
+      .def_readwrite("attention_metadata", &ModelSpec::attention_metadata)
       .def_readwrite("paged_layers", &ModelSpec::paged_layers)
       .def_readwrite("block_size", &ModelSpec::block_size)
+      .def_readwrite("num_blocks", &ModelSpec::num_blocks)
+      .def_readwrite("logits_of_rows", &ModelSpec::logits_of_rows)
       .def_readwrite("logits", &ModelSpec::logits)
       .def_readwrite("logits_dtype", &ModelSpec::logits_dtype)
       .def_readwrite("last_logits_only", &ModelSpec::last_logits_only)
@@ -152,7 +185,8 @@ void bind_sampling_params(py::module_& module) {
       .def_readwrite("length_penalty", &P::length_penalty)
       .def_readwrite("early_stopping", &P::early_stopping)
       .def_readwrite("logprobs", &P::logprobs)
-      .def_readwrite("top_logprobs", &P::top_logprobs);
+      .def_readwrite("top_logprobs", &P::top_logprobs)
+      .def_readwrite("accept_equal_logits", &P::accept_equal_logits);
 }
 
 void bind_token_table(py::module_& module) {

@@ -22,6 +22,9 @@ void bind_grammar(pybind11::module_& module);
 /// The grammar behind a Python object of the class Grammar; null for None.
 std::shared_ptr<const TokenGrammar> token_grammar(const pybind11::object& object);
 
+/// Proposers of draft tokens.
+void bind_proposers(pybind11::module_& module);
+
 /// Recording what an engine does. After bind_engine().
 void bind_profile(pybind11::module_& module);
 

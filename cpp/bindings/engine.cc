@@ -1,5 +1,8 @@
 #include "genai/engine/engine.h"
 
+#include "genai/base/memory.h"
+#include "genai/engine/kv_salt.h"
+
 #include "data.h"
 #include "hooks.h"
 
@@ -14,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,6 +35,21 @@ struct EngineDeleter {
 };
 
 using EngineHolder = std::shared_ptr<engine::Engine>;  // shared with waiting threads
+
+/// A loaded adapter as Python holds it.
+struct AdapterHandle {
+  std::shared_ptr<const Adapter> adapter;  ///< shared with the requests that run with it
+};
+
+/// From which position on a request runs with what.
+using AdapterHandles = std::vector<std::pair<std::int64_t, AdapterHandle>>;
+
+std::vector<AdapterSpan> adapter_spans(const AdapterHandles& handles) {
+  std::vector<AdapterSpan> spans;
+  spans.reserve(handles.size());
+  for (const auto& [first, handle] : handles) spans.push_back({.first = first, .adapter = handle.adapter});
+  return spans;
+}
 
 std::vector<TokenId> token_ids(const py::array_t<std::int64_t>& ids) {
   if (ids.ndim() != 1) {
@@ -50,35 +69,63 @@ std::vector<TokenId> token_ids(const py::array_t<std::int64_t>& ids) {
   return tokens;
 }
 
+NamedTensor named_tensor(const std::string& name, const py::array& array) {
+  const std::pair<const char*, DType> types[] = {
+      {"float32", DType::kFloat32}, {"float16", DType::kFloat16}, {"int64", DType::kInt64}, {"int32", DType::kInt32},
+      {"int8", DType::kInt8},       {"uint8", DType::kUInt8},     {"bool", DType::kBool}};
+  const std::string type = py::str(array.dtype());
+  for (const auto& [known, dtype] : types) {
+    if (type != known) continue;
+    const py::array whole = py::array::ensure(array, py::array::c_style);
+    const auto* const data = static_cast<const std::byte*>(whole.data());
+    return {.name = name,
+            .dtype = dtype,
+            .dims = {whole.shape(), whole.shape() + whole.ndim()},
+            .bytes = {data, data + whole.nbytes()}};
+  }
+  throw Error(ErrorCode::kInvalidArgument, "the tensor \"" + name + "\" is " + type +
+                                               "; allowed: float32, float16, int64, int32, int8, uint8, bool");
+}
+
 EngineHolder open_engine(const ModelSpec& spec, const runner::RunnerOptions& runner_options,
                          const engine::EngineOptions& options, const std::shared_ptr<TokenTable>& tokens) {
   const py::gil_scoped_release no_gil;
+  trim_heap();  // of what reading the package took, before the weights come on top
   return {engine::Engine::open(spec, runner_options, options, tokens).release(), EngineDeleter{}};
 }
 
-/// What a call of submit() has besides prompt and parameters.
-struct RequestOptions {
-  int priority = 0;
-  std::optional<double> timeout;
-  std::string cache_salt;
-  engine::Delivery delivery = engine::Delivery::kOwn;
-  std::shared_ptr<const TokenGrammar> grammar;
-};
-
-RequestId submit(engine::Engine& engine, const py::array_t<std::int64_t>& prompt, const SamplingParams& params,
-                 std::pair<const std::vector<py::object>&, const py::object&> hooks, RequestOptions options) {
-  const auto& [processors, sampler] = hooks;
-  Request request;
-  request.prompt = token_ids(prompt);
-  request.params = params;
-  request.priority = options.priority;
-  request.timeout_seconds = options.timeout;
-  request.cache_salt = std::move(options.cache_salt);
-  request.grammar = std::move(options.grammar);
-  for (const py::object& processor : processors) request.logits_hooks.push_back(logits_hook(processor));
-  if (!sampler.is_none()) request.sampler_hook = sampler_hook(sampler);
-  const py::gil_scoped_release no_gil;
-  return engine.submit(std::move(request), options.delivery);
+void bind_request(py::module_& module) {
+  py::class_<EncoderInputs, std::shared_ptr<EncoderInputs>>(module, "EncoderInputs")  // shared with requests
+      .def(py::init([](const std::vector<std::pair<std::string, py::array>>& tensors, std::int64_t num_tokens) {
+             auto inputs = std::make_shared<EncoderInputs>();
+             inputs->num_tokens = num_tokens;
+             for (const auto& [name, array] : tensors) inputs->tensors.push_back(named_tensor(name, array));
+             return inputs;
+           }),
+           py::kw_only(), py::arg("tensors"), py::arg("num_tokens"));
+  py::class_<AdapterHandle>(module, "Adapter");
+  py::class_<Request>(module, "Request")
+      .def(py::init([](const py::array_t<std::int64_t>& prompt, const SamplingParams& params,
+                       const std::vector<py::object>& processors, const py::object& sampler, int priority,
+                       std::optional<double> timeout, std::string cache_salt, const py::object& grammar,
+                       std::shared_ptr<EncoderInputs> encoder_inputs, const AdapterHandles& adapters) {
+             Request request;
+             request.prompt = token_ids(prompt);
+             request.params = params;
+             request.priority = priority;
+             request.timeout_seconds = timeout;
+             request.cache_salt = std::move(cache_salt);
+             request.grammar = token_grammar(grammar);
+             request.encoder_inputs = std::move(encoder_inputs);
+             request.adapters = adapter_spans(adapters);
+             for (const py::object& processor : processors) request.logits_hooks.push_back(logits_hook(processor));
+             if (!sampler.is_none()) request.sampler_hook = sampler_hook(sampler);
+             return request;
+           }),
+           py::kw_only(), py::arg("prompt"), py::arg("params"), py::arg("logits_processors"), py::arg("sampler"),
+           py::arg("priority") = 0, py::arg("timeout") = py::none(), py::arg("cache_salt") = "",
+           py::arg("grammar") = py::none(), py::arg("encoder_inputs") = py::none(),
+           py::arg("adapters") = AdapterHandles{});
 }
 
 std::vector<std::pair<std::uint64_t, std::vector<Event>>> wait_any(engine::Engine& engine, int timeout_ms) {
@@ -90,12 +137,13 @@ std::vector<std::pair<std::uint64_t, std::vector<Event>>> wait_any(engine::Engin
 }
 
 /// The tokens that the KV covers and the bytes, which the array owns.
-py::tuple export_kv(engine::Engine& engine, const py::array_t<std::int64_t>& tokens, const std::string& salt) {
+py::tuple export_kv(engine::Engine& engine, const py::array_t<std::int64_t>& tokens, const std::string& salt,
+                    const AdapterHandles& adapters) {
   auto kv = std::make_unique<engine::KvBytes>();
   {
     std::vector<TokenId> ids = token_ids(tokens);
     const py::gil_scoped_release no_gil;
-    *kv = engine.export_kv(std::move(ids), salt);
+    *kv = engine.export_kv(std::move(ids), engine::kv_salt(salt, adapter_spans(adapters)));
   }
   const std::int64_t num_tokens = kv->num_tokens;
   const auto size = static_cast<py::ssize_t>(kv->bytes.size());
@@ -105,7 +153,7 @@ py::tuple export_kv(engine::Engine& engine, const py::array_t<std::int64_t>& tok
 }
 
 std::int64_t import_kv(engine::Engine& engine, const py::array_t<std::int64_t>& tokens, const std::string& salt,
-                       const py::array_t<std::uint8_t, py::array::c_style>& data) {
+                       const py::array_t<std::uint8_t, py::array::c_style>& data, const AdapterHandles& adapters) {
   if (data.ndim() != 1) {
     throw Error(ErrorCode::kInvalidArgument, "KV data has " + std::to_string(data.ndim()) + " dimensions; allowed: 1");
   }
@@ -113,7 +161,7 @@ std::int64_t import_kv(engine::Engine& engine, const py::array_t<std::int64_t>& 
                                          static_cast<std::size_t>(data.size()));
   std::vector<TokenId> ids = token_ids(tokens);
   const py::gil_scoped_release no_gil;
-  return engine.import_kv(std::move(ids), salt, bytes);
+  return engine.import_kv(std::move(ids), engine::kv_salt(salt, adapter_spans(adapters)), bytes);
 }
 
 py::dict metrics_dict(const engine::Metrics& m) {
@@ -176,7 +224,8 @@ py::dict info_dict(const engine::Engine& engine) {
   return py::dict("decoder"_a = info.decoder, "execution_provider"_a = info.execution_provider,
                   "vocab_size"_a = info.vocab_size, "intra_op_threads"_a = info.intra_op_threads,
                   "kv_bytes_per_token"_a = info.kv_bytes_per_token, "loaded_bytes"_a = info.loaded_bytes,
-                  "can_chunk_prefill"_a = info.can_chunk_prefill, "shares_blocks"_a = info.shares_blocks,
+                  "packed_weights"_a = info.packed_weights, "can_chunk_prefill"_a = info.can_chunk_prefill,
+                  "has_encoder"_a = info.has_encoder, "shares_blocks"_a = info.shares_blocks,
                   "block_size"_a = info.block_size, "block_bytes"_a = engine.block_bytes(),
                   "hot_blocks"_a = info.num_hot_blocks, "warm_blocks"_a = info.num_warm_blocks,
                   "cold_blocks"_a = info.num_cold_blocks, "last_kv_failure"_a = engine.last_kv_failure());
@@ -214,7 +263,8 @@ void bind_options(py::module_& module) {
   py::class_<runner::RunnerOptions>(module, "RunnerOptions")
       .def(py::init([](std::string ort_library, int intra_op_threads, bool spinning,
                        std::vector<runner::ProviderOption> providers,
-                       std::vector<std::pair<std::string, std::string>> session_config, runner::KvMemory kv) {
+                       std::vector<std::pair<std::string, std::string>> session_config, runner::KvMemory kv,
+                       std::string packed_folder, std::int64_t packed_bytes) {
              runner::RunnerOptions options;
              options.ort_library = std::move(ort_library);
              options.intra_op_threads = intra_op_threads;
@@ -222,10 +272,12 @@ void bind_options(py::module_& module) {
              options.providers = std::move(providers);
              options.session_config = std::move(session_config);
              options.kv = std::move(kv);
+             options.packed = {.folder = std::move(packed_folder), .max_bytes = packed_bytes};
              return options;
            }),
            py::kw_only(), py::arg("ort_library"), py::arg("intra_op_threads"), py::arg("spinning"),
-           py::arg("providers"), py::arg("session_config"), py::arg("kv") = runner::KvMemory{});
+           py::arg("providers"), py::arg("session_config"), py::arg("kv") = runner::KvMemory{},
+           py::arg("packed_folder") = "", py::arg("packed_bytes") = 0);
   py::class_<engine::EngineOptions>(module, "EngineOptions")
       .def(py::init<>())
       .def_property(
@@ -253,27 +305,25 @@ void bind_options(py::module_& module) {
 
 void bind_engine(py::module_& module) {
   bind_options(module);
+  bind_request(module);
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   py::class_<engine::Engine, EngineHolder>(module, "Engine")
       .def(py::init(&open_engine), py::arg("spec"), py::arg("runner_options"), py::arg("engine_options"),
            py::arg("tokens"))
       .def(
           "submit",
-          [](engine::Engine& self, const py::array_t<std::int64_t>& prompt, const SamplingParams& params,
-             const std::vector<py::object>& processors, const py::object& sampler, int priority,
-             std::optional<double> timeout, std::string cache_salt, engine::Delivery delivery,
-             const py::object& grammar) {
-            return submit(self, prompt, params, {processors, sampler},
-                          {.priority = priority,
-                           .timeout = timeout,
-                           .cache_salt = std::move(cache_salt),
-                           .delivery = delivery,
-                           .grammar = token_grammar(grammar)})
-                .value;
+          [](engine::Engine& self, const Request& request, engine::Delivery delivery) {
+            return self.submit(request, delivery).value;
           },
-          py::arg("prompt"), py::arg("params"), py::arg("logits_processors"), py::arg("sampler"),
-          py::arg("priority") = 0, py::arg("timeout") = py::none(), py::arg("cache_salt") = "",
-          py::arg("delivery") = engine::Delivery::kOwn, py::arg("grammar") = py::none())
+          py::arg("request"), py::arg("delivery") = engine::Delivery::kOwn, no_gil)
+      .def(
+          "submit_all",
+          [](engine::Engine& self, std::vector<Request> requests, engine::Delivery delivery) {
+            std::vector<std::uint64_t> ids;
+            for (const RequestId id : self.submit_all(std::move(requests), delivery)) ids.push_back(id.value);
+            return ids;
+          },
+          py::arg("requests"), py::arg("delivery") = engine::Delivery::kOwn, no_gil)
       .def(
           "wait",
           [](engine::Engine& self, std::uint64_t id, int timeout_ms, bool until_end) {
@@ -291,8 +341,17 @@ void bind_engine(py::module_& module) {
       .def(
           "preempt", [](engine::Engine& self, std::uint64_t id) { return self.preempt(RequestId{id}); },
           py::arg("request_id"), no_gil)
-      .def("export_kv", &export_kv, py::arg("tokens"), py::arg("salt") = "")
-      .def("import_kv", &import_kv, py::arg("tokens"), py::arg("salt"), py::arg("data"))
+      .def("export_kv", &export_kv, py::arg("tokens"), py::arg("salt") = "", py::arg("adapters") = AdapterHandles{})
+      .def("import_kv", &import_kv, py::arg("tokens"), py::arg("salt"), py::arg("data"),
+           py::arg("adapters") = AdapterHandles{})
+      .def(
+          "load_adapter",
+          [](const engine::Engine& self, const py::bytes& data, const std::string& path) {
+            const std::string_view bytes = data;
+            const py::gil_scoped_release release;
+            return AdapterHandle{self.load_adapter({.bytes = bytes, .path = path})};
+          },
+          py::arg("data"), py::arg("path"))
       .def("clear_prefix_cache", &engine::Engine::clear_prefix_cache, no_gil)
       .def("close", &engine::Engine::close, no_gil)
       .def_property_readonly("closed", &engine::Engine::closed)

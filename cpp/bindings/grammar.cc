@@ -1,8 +1,12 @@
 #include "genai/base/error.h"
 #include "genai/grammar/begun_grammar.h"
+#include "genai/grammar/closing.h"
 #include "genai/grammar/compiler.h"
+#include "genai/grammar/library.h"
 
 #include "data.h"
+#include "python_llguidance.h"
+#include "shared_object.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
@@ -50,6 +54,7 @@ class MatcherHandle {
   std::vector<TokenId> forced_tokens() { return matcher_->forced_tokens(); }
   bool can_end() { return matcher_->can_end(); }
   bool must_end() { return matcher_->must_end(); }
+  const TokenMatcher& matcher() const { return *matcher_; }
 
  private:
   GrammarHandle grammar_;
@@ -59,14 +64,24 @@ class MatcherHandle {
 /// A Python function that is called from any thread, and freed with the GIL.
 std::function<std::vector<TokenId>(const std::string&)> tokenize_function(const py::object& function) {
   if (function.is_none()) return {};
-  const std::shared_ptr<py::object> held(new py::object(function), [](py::object* object) {
-    const py::gil_scoped_acquire gil;
-    delete object;
-  });
+  const auto held = std::make_shared<const SharedObject>(function);
   return [held](const std::string& text) {
     const py::gil_scoped_acquire gil;
-    return (*held)(text).cast<std::vector<TokenId>>();
+    return held->get()(text).cast<std::vector<TokenId>>();
   };
+}
+
+/// `llguidance`: the path of its extension module, or an object that calls its Python interface.
+std::unique_ptr<grammar::Compiler> make_compiler(const py::object& llguidance, const grammar::Vocabulary& vocabulary,
+                                                 grammar::CacheLimits limits) {
+  if (py::isinstance<py::str>(llguidance)) {
+    const auto path = llguidance.cast<std::string>();
+    const py::gil_scoped_release no_gil;
+    return std::make_unique<grammar::Compiler>(grammar::Library::load(path), vocabulary, limits);
+  }
+  const PythonLlguidance python(llguidance);
+  const py::gil_scoped_release no_gil;
+  return std::make_unique<grammar::Compiler>(python, vocabulary, limits);
 }
 
 }  // namespace
@@ -76,6 +91,9 @@ std::shared_ptr<const TokenGrammar> token_grammar(const py::object& object) {
 }
 
 void bind_grammar(py::module_& module) {
+  module.def(
+      "load_llguidance", [](const std::string& path) { grammar::Library::load(path); }, py::arg("path"),
+      py::call_guard<py::gil_scoped_release>());
   py::class_<GrammarHandle>(module, "Grammar")
       .def("matcher", [](const GrammarHandle& self) { return std::make_unique<MatcherHandle>(self); })
       .def(
@@ -94,16 +112,26 @@ void bind_grammar(py::module_& module) {
       .def("forced_tokens", &MatcherHandle::forced_tokens)
       .def_property_readonly("can_end", &MatcherHandle::can_end)
       .def_property_readonly("must_end", &MatcherHandle::must_end);
-  py::class_<grammar::Compiler>(module, "GrammarCompiler")
-      .def(py::init([](const std::string& library, const std::shared_ptr<TokenTable>& tokens,
-                       std::vector<TokenId> eos_ids, const py::object& tokenize, std::size_t max_grammars) {
-             grammar::Vocabulary vocabulary{
-                 .table = tokens, .tokenize = tokenize_function(tokenize), .eos_ids = std::move(eos_ids)};
-             const py::gil_scoped_release no_gil;
-             return std::make_unique<grammar::Compiler>(grammar::Library::load(library), vocabulary,
-                                                        grammar::CacheLimits{.max_grammars = max_grammars});
+  py::class_<grammar::Closing>(module, "Closing")
+      .def(py::init([](const std::shared_ptr<TokenTable>& tokens) {
+             return grammar::Closing(*tokens, std::ssize(tokens->bytes));
            }),
-           py::kw_only(), py::arg("library"), py::arg("tokens"), py::arg("eos_ids"), py::arg("tokenize"),
+           py::kw_only(), py::arg("tokens"))
+      .def(
+          "find_end",
+          [](const grammar::Closing& self, const MatcherHandle& matcher, std::int64_t max_tokens) {
+            const py::gil_scoped_release no_gil;
+            return self.find_end(matcher.matcher(), {.max_tokens = max_tokens});
+          },
+          py::arg("matcher"), py::arg("max_tokens"));
+  py::class_<grammar::Compiler>(module, "GrammarCompiler")
+      .def(py::init([](const py::object& llguidance, const std::shared_ptr<TokenTable>& tokens,
+                       std::vector<TokenId> eos_ids, const py::object& tokenize, std::size_t max_grammars) {
+             const grammar::Vocabulary vocabulary{
+                 .table = tokens, .tokenize = tokenize_function(tokenize), .eos_ids = std::move(eos_ids)};
+             return make_compiler(llguidance, vocabulary, {.max_grammars = max_grammars});
+           }),
+           py::kw_only(), py::arg("llguidance"), py::arg("tokens"), py::arg("eos_ids"), py::arg("tokenize"),
            py::arg("max_grammars"))
       .def(
           "compile",

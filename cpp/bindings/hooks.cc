@@ -2,6 +2,8 @@
 
 #include "genai/base/error.h"
 
+#include "shared_object.h"
+
 #include <pybind11/numpy.h>
 
 #include <algorithm>
@@ -16,22 +18,6 @@ namespace py = pybind11;
 
 namespace genai::bindings {
 namespace {
-
-/// A Python object that may be dropped on any thread: the destructor takes the GIL.
-class SharedObject {
- public:
-  explicit SharedObject(py::object object) : object_(std::move(object)) {}
-  ~SharedObject() {
-    const py::gil_scoped_acquire gil;
-    object_ = py::object();
-  }
-  SharedObject(const SharedObject&) = delete;
-  SharedObject& operator=(const SharedObject&) = delete;
-  const py::object& get() const { return object_; }
-
- private:
-  py::object object_;
-};
 
 py::list token_arrays(const HookRows& rows) {
   py::list arrays;

@@ -10,6 +10,7 @@ PYBIND11_MODULE(_core, module) {
   genai::bindings::bind_grammar(module);
   genai::bindings::bind_engine(module);
   genai::bindings::bind_encoder(module);
+  genai::bindings::bind_proposers(module);
   genai::bindings::bind_profile(module);
   genai::bindings::bind_system(module);
 }

@@ -39,7 +39,7 @@ void bind_system(py::module_& module) {
     for (const kernels::Isa isa : kernels::supported_isas()) names.emplace_back(kernels::isa_name(isa));
     return py::make_tuple(std::string(kernels::isa_name(kernels::chosen_isa())), names);
   });
-  module.def("usable_physical_cores", &usable_physical_cores);
+  module.def("usable_physical_cores", [] { return usable_physical_cores(); });
   module.def("available_host_memory_bytes", &available_host_memory_bytes);
   module.def("resident_set_bytes", &resident_set_bytes);
 }

@@ -71,12 +71,21 @@ static_assert(offsetof(OrtApi, SessionGetInputName) == offset<ort_abi::SessionGe
 static_assert(offsetof(OrtApi, SessionGetOutputName) == offset<ort_abi::SessionGetOutputName>());
 static_assert(offsetof(OrtApi, SessionGetInputTypeInfo) == offset<ort_abi::SessionGetInputTypeInfo>());
 static_assert(offsetof(OrtApi, SessionGetOutputTypeInfo) == offset<ort_abi::SessionGetOutputTypeInfo>());
+static_assert(offsetof(OrtApi, SessionGetOverridableInitializerCount) ==
+              offset<ort_abi::SessionGetOverridableInitializerCount>());
+static_assert(offsetof(OrtApi, SessionGetOverridableInitializerName) ==
+              offset<ort_abi::SessionGetOverridableInitializerName>());
+static_assert(offsetof(OrtApi, SessionGetOverridableInitializerTypeInfo) ==
+              offset<ort_abi::SessionGetOverridableInitializerTypeInfo>());
 static_assert(offsetof(OrtApi, SessionEndProfiling) == offset<ort_abi::SessionEndProfiling>());
 static_assert(offsetof(OrtApi, CreateRunOptions) == offset<ort_abi::CreateRunOptions>());
 static_assert(offsetof(OrtApi, ReleaseRunOptions) == offset<ort_abi::ReleaseRunOptions>());
 static_assert(offsetof(OrtApi, RunOptionsSetTerminate) == offset<ort_abi::RunOptionsSetTerminate>());
 static_assert(offsetof(OrtApi, RunOptionsUnsetTerminate) == offset<ort_abi::RunOptionsUnsetTerminate>());
 static_assert(offsetof(OrtApi, AddRunConfigEntry) == offset<ort_abi::AddRunConfigEntry>());
+static_assert(offsetof(OrtApi, CreateLoraAdapterFromArray) == offset<ort_abi::CreateLoraAdapterFromArray>());
+static_assert(offsetof(OrtApi, ReleaseLoraAdapter) == offset<ort_abi::ReleaseLoraAdapter>());
+static_assert(offsetof(OrtApi, RunOptionsAddActiveLoraAdapter) == offset<ort_abi::RunOptionsAddActiveLoraAdapter>());
 #if ORT_API_VERSION >= 25
 static_assert(offsetof(OrtApi, RunOptionsEnableProfiling) == offset<ort_abi::RunOptionsEnableProfiling>());
 static_assert(offsetof(OrtApi, RunOptionsDisableProfiling) == offset<ort_abi::RunOptionsDisableProfiling>());
@@ -150,12 +159,22 @@ static_assert(arity<decltype(OrtApi::SessionGetInputName)>() == ort_abi::Session
 static_assert(arity<decltype(OrtApi::SessionGetOutputName)>() == ort_abi::SessionGetOutputName::kArity);
 static_assert(arity<decltype(OrtApi::SessionGetInputTypeInfo)>() == ort_abi::SessionGetInputTypeInfo::kArity);
 static_assert(arity<decltype(OrtApi::SessionGetOutputTypeInfo)>() == ort_abi::SessionGetOutputTypeInfo::kArity);
+static_assert(arity<decltype(OrtApi::SessionGetOverridableInitializerCount)>() ==
+              ort_abi::SessionGetOverridableInitializerCount::kArity);
+static_assert(arity<decltype(OrtApi::SessionGetOverridableInitializerName)>() ==
+              ort_abi::SessionGetOverridableInitializerName::kArity);
+static_assert(arity<decltype(OrtApi::SessionGetOverridableInitializerTypeInfo)>() ==
+              ort_abi::SessionGetOverridableInitializerTypeInfo::kArity);
 static_assert(arity<decltype(OrtApi::SessionEndProfiling)>() == ort_abi::SessionEndProfiling::kArity);
 static_assert(arity<decltype(OrtApi::CreateRunOptions)>() == ort_abi::CreateRunOptions::kArity);
 static_assert(arity<decltype(OrtApi::ReleaseRunOptions)>() == ort_abi::ReleaseRunOptions::kArity);
 static_assert(arity<decltype(OrtApi::RunOptionsSetTerminate)>() == ort_abi::RunOptionsSetTerminate::kArity);
 static_assert(arity<decltype(OrtApi::RunOptionsUnsetTerminate)>() == ort_abi::RunOptionsUnsetTerminate::kArity);
 static_assert(arity<decltype(OrtApi::AddRunConfigEntry)>() == ort_abi::AddRunConfigEntry::kArity);
+static_assert(arity<decltype(OrtApi::CreateLoraAdapterFromArray)>() == ort_abi::CreateLoraAdapterFromArray::kArity);
+static_assert(arity<decltype(OrtApi::ReleaseLoraAdapter)>() == ort_abi::ReleaseLoraAdapter::kArity);
+static_assert(arity<decltype(OrtApi::RunOptionsAddActiveLoraAdapter)>() ==
+              ort_abi::RunOptionsAddActiveLoraAdapter::kArity);
 static_assert(arity<decltype(OrtApi::CreateTensorAsOrtValue)>() == ort_abi::CreateTensorAsOrtValue::kArity);
 static_assert(arity<decltype(OrtApi::CreateTensorWithDataAsOrtValue)>() ==
               ort_abi::CreateTensorWithDataAsOrtValue::kArity);

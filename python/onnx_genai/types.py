@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +54,24 @@ MAX_BEAMS = 64
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
 
+_OTHER_NAMES = {
+    "max_tokens": "max_new_tokens",
+    "max_completion_tokens": "max_new_tokens",
+    "max_output_tokens": "max_new_tokens",
+    "max_length": "max_new_tokens",
+    "n_predict": "max_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "stop_strings": "stop",
+    "stop_sequences": "stop",
+    "eos_token_id": "stop_token_ids",
+    "num_return_sequences": "n",
+    "best_of": "num_beams",
+    "typical": "typical_p",
+    "include_stop_str_in_output": "include_stop",
+}
+"""What other libraries call a field -> its name here."""
+
 _MAX_INT = 2**63 - 1
 _MAX_TOKEN_ID = 2**31 - 1
 _ID_LISTS = (
@@ -87,6 +107,14 @@ class Sampler(Protocol):
             token_ids: For each row an int32 array of the prompt and generated ids so far.
             logits: float32 ``[rows, vocab]`` after all processors (filtered tokens are ``-inf``).
         """
+
+
+class _InitSignature:
+    """What ``help`` and editors show of a class whose ``__new__`` takes anything."""
+
+    def __get__(self, _instance: object, owner: type) -> inspect.Signature:
+        whole = inspect.signature(owner.__init__)  # type: ignore[misc]
+        return whole.replace(parameters=list(whole.parameters.values())[1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +212,15 @@ class SamplingParams:
     """Called after the built-in penalties and before temperature."""
     sampler: Sampler | None = None
     """Replaces the built-in choice at the end of the chain."""
+
+    __signature__ = _InitSignature()
+
+    def __new__(cls, *values: Any, **named: Any) -> SamplingParams:
+        """Says which name is right where one is wrong; ``__init__`` takes the values."""
+        wrong = next((name for name in named if name not in cls.__dataclass_fields__), None)
+        if values or wrong is not None:
+            raise TypeError(_wrong_name(wrong, list(cls.__dataclass_fields__)))
+        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         self._check_sequences()
@@ -326,9 +363,11 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenLogprob:
-    """Log-probability of one generated token."""
+class TokenLogprob(NamedTuple):
+    """Log-probability of one generated token.
+
+    A tuple, unlike its neighbours: a server makes several for each token, in a third of the time.
+    """
 
     token_id: int
     token: str
@@ -374,6 +413,10 @@ class Choice:
     """After a chat: what the model thought before it answered; None if it did not. Not part of ``text``."""
     tool_calls: tuple[ToolCall, ...] = ()
     """After a chat: the calls of the answer. Not part of ``text``."""
+    unfinished_call: str = ""
+    """After a chat that was cut: the text of a call that was begun. It is no part of ``text``, and no call."""
+    malformed_calls: int = 0
+    """After a chat: how many pieces of ``text`` began like a call and were none, or were not ended by the model."""
     parsed: Any = None
     """After a chat with a ``response_format``: the object that ``text`` stands for; None if it was cut off."""
 
@@ -452,6 +495,18 @@ class Chunk:
     """Set on the last chunk of a choice with beam search; see :class:`Choice`."""
 
 
+def _wrong_name(name: str | None, known: Sequence[str]) -> str:
+    if name is None:
+        return "SamplingParams takes its values by name, for example SamplingParams(max_new_tokens=100)"
+    if name == "do_sample":
+        return "SamplingParams has no do_sample; temperature=0.0 is greedy, and any other temperature samples"
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    right = _OTHER_NAMES.get(name) or (near[0] if near else None)
+    if right is None:
+        return f"SamplingParams has no {name}; it has {', '.join(known)}"
+    return f"SamplingParams has no {name}; here it is called {right}"
+
+
 def _check_bool(name: str, value: object) -> None:
     if not isinstance(value, (bool, np.bool_)):
         raise InvalidArgumentError(f"{name} is {value!r} ({type(value).__name__}); allowed: True or False")
@@ -512,6 +567,10 @@ class ChatChunk:
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     """Calls that are complete with this piece."""
+    unfinished_call: str = ""
+    """On the last piece of a choice: the text of a call that was begun and not ended, which is no content."""
+    malformed_calls: int = 0
+    """On the last piece of a choice: how many pieces of its content began like a call, ended, and were none."""
     finish_reason: FinishReason | None = None
     """Set on the last piece of a choice."""
     stop_reason: str | int | None = None

@@ -53,6 +53,7 @@ class FakeLLM:
         self.package = SimpleNamespace(
             generation=SimpleNamespace(temperature=self.script.package_temperature), root=Path(model)
         )
+        self.abilities = SimpleNamespace(reasoning=None, special_tokens={})
         self.context_limit = self.script.context_limit
         self.context_source = "config.json max_position_embeddings"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,7 @@ def _facts() -> dict[str, object]:
         },
         "memory": {"available_bytes": 2**34, "swap_used_bytes": 0, "bandwidth": None},
         "gpu": [],
+        "llguidance": "c",
     }
 
 
@@ -40,6 +42,7 @@ def test_doctor_prints_what_is_here(run: Run) -> None:
     assert "\nONNX Runtime: 1." in ran.out
     assert "\nexecution providers: " in ran.out
     assert "\n  cores: " in ran.out
+    assert "\ngrammars: llguidance by its C functions\n" in ran.out
     assert "read bandwidth" not in ran.out
 
 
@@ -52,7 +55,22 @@ def test_doctor_given_json_prints_facts_that_are_true(run: Run) -> None:
     assert 0 < facts["memory"]["available_bytes"] <= facts["memory"]["total_bytes"]
     assert facts["memory"]["bandwidth"]["bytes_per_second"] > 10**8
     assert facts["packages"]["numpy"]
+    assert facts["llguidance"] == "c"
     assert "cpu" in facts["onnxruntime"]["execution_providers"]
+
+
+def test_doctor_counts_files_of_packed_weights(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNX_GENAI_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "home" / "packed"
+    assert f"\npacked weights: 0 in {folder} (0 MiB)\n" in run("doctor", "--no-bandwidth").out
+
+    folder.mkdir(parents=True)
+    for name in ("a.packed", "b.packed", "c.packed.1.1.partial"):
+        (folder / name).write_bytes(bytes(2**20))
+    assert f"\npacked weights: 2 in {folder} (2 MiB)\n" in run("doctor", "--no-bandwidth").out
+
+    monkeypatch.setenv("ONNX_GENAI_HOME", "/dev/null/home")
+    assert "(0 MiB; cannot be written to, so each load packs again)" in run("doctor", "--no-bandwidth").out
 
 
 def test_doctor_given_no_onnxruntime_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +101,7 @@ def test_doctor_given_nothing_to_improve_says_nothing() -> None:
         ({"memory": {"swap_used_bytes": 2**31}}, "2.0 GiB are swapped out"),
         ({"memory": {"bandwidth": {"bytes_per_second": 2e10}}}, "at most 20 tokens a second"),
         ({"gpu": ["H200"]}, "there is a GPU (H200)"),
+        ({"llguidance": "python"}, "this llguidance has no C functions"),
     ],
 )
 def test_doctor_advises(change: dict[str, object], text: str) -> None:

@@ -37,7 +37,20 @@ def test_generate_given_a_full_window_ends_with_length(run: Run, scripted_packag
     value = json.loads(run("generate", folder, "-p", "Hi", "--json-output").out)
 
     assert value["finish_reason"] == "length"
-    assert value["usage"]["total_tokens"] in (40, 41)  # the last token needs no place in the cache
+    assert (value["usage"]["prompt_tokens"], value["usage"]["completion_tokens"]) == (2, 40 - 2)
+
+
+def test_generate_given_a_profile_prints_it_in_place_of_the_numbers(
+    run: Run, scripted_package: Callable[..., Path]
+) -> None:
+    command = ("generate", scripted_package(TEXT), "-p", "Hi")
+
+    plain, profiled = run(*command, terminal=True), run(*command, "--profile", terminal=True)
+
+    assert "[ " in plain.err
+    assert " on cpu · " in plain.err
+    assert "[ " not in profiled.err
+    assert "generated tokens" in profiled.err
 
 
 def test_generate_given_a_prompt_as_long_as_the_window_fails(run: Run, scripted_package: Callable[..., Path]) -> None:

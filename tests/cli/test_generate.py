@@ -54,7 +54,7 @@ def test_generate_given_terminals_prints_one_line_of_numbers_on_stderr(run: Run,
     ran = run("generate", model, "-p", "Hi", terminal=True)
 
     assert ran.out == "Hello\n"
-    assert ran.err.startswith("[ 8 in · 2 out · cache 0/8 (0%) · ctx 10 / 100 · backend slot · ")
+    assert ran.err.startswith("[ 8 in · 2 out · cache 0/8 (0%) · ctx 10 / 100 · backend slot on cpu · ")
     assert ran.err.count("\n") == 1
     assert run("generate", model, "-p", "Hi", "--no-stats", terminal=True).err == ""
     assert run("generate", model, "-p", "Hi", "--json-output", terminal=True).err == ""
@@ -191,7 +191,8 @@ def test_model_options_reach_the_model(run: Run, script: Script, model: Path) ->
     run(
         "generate", model, "-p", "Hi", "--ep", "cuda", "--backend", "ort", "--variant", "q4", "--max-context", "64",
         "--vram-limit", "8GiB", "--host-ram-limit", "0.5", "--threads", "3", "--disk-limit", "1GiB",
-        "--disk-folder", "kv", "--kv-dtype", "int8", "--no-prefix-cache", "--decoder", "paged",
+        "--disk-folder", "kv", "--packed-cache", "2GiB", "--kv-dtype", "int8", "--no-prefix-cache",
+        "--decoder", "paged",
     )  # fmt: skip
 
     assert script.path == model
@@ -205,6 +206,7 @@ def test_model_options_reach_the_model(run: Run, script: Script, model: Path) ->
         "host_ram_limit": "0.5",
         "disk_limit": "1GiB",
         "disk_folder": Path("kv"),
+        "packed_cache": "2GiB",
         "kv_dtype": "int8",
         "prefix_cache": False,
         "decoder": "paged",
@@ -471,6 +473,6 @@ def test_generate_given_terminals_everywhere_prints_two_lines_of_numbers(
     lines = run("generate", model, "-p", "Hi", terminal=True).err.splitlines()
 
     assert len(lines) == 2
-    assert lines[0].startswith("[ 8 in · 2 out · backend slot · ")
+    assert lines[0].startswith("[ 8 in · 2 out · backend slot on cpu · ")
     assert lines[0].endswith(" · finish eos")
     assert lines[1].strip().startswith("cache 0/8 0% · ctx 10/100 · ")

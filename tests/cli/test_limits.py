@@ -13,7 +13,7 @@ from tests.cli.fake_llm import Script
 @pytest.mark.parametrize(
     "text", ["auto", "AUTO", "8GiB", "1.5gb", "0.9", "1", "1.0", "0.0", "512mib", "100KB", " 1GiB ", "0.5KiB"]
 )
-@pytest.mark.parametrize("option", ["--vram-limit", "--host-ram-limit", "--disk-limit"])
+@pytest.mark.parametrize("option", ["--vram-limit", "--host-ram-limit", "--disk-limit", "--packed-cache"])
 def test_limit_given_an_accepted_spelling_is_handed_on(
     run: Run, script: Script, model: Path, option: str, text: str
 ) -> None:
@@ -41,7 +41,7 @@ def test_limit_given_an_accepted_spelling_is_handed_on(
         "1e3",
     ],
 )
-@pytest.mark.parametrize("option", ["--vram-limit", "--host-ram-limit", "--disk-limit"])
+@pytest.mark.parametrize("option", ["--vram-limit", "--host-ram-limit", "--disk-limit", "--packed-cache"])
 def test_limit_given_another_spelling_is_a_usage_error(
     run: Run, script: Script, model: Path, option: str, text: str
 ) -> None:
@@ -49,4 +49,6 @@ def test_limit_given_another_spelling_is_a_usage_error(
 
     assert (ran.code, script.path) == (2, None)
     assert option in ran.err
-    assert "8GiB" in ran.err or "u64" in ran.err
+    overflows = text == "99999999999999999999"
+    assert ("overflows u64" in ran.err) == overflows
+    assert ("8GiB" in ran.err) == (not overflows)

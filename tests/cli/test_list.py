@@ -102,3 +102,18 @@ def test_list_given_a_missing_folder_fails(run: Run, pulled: list[LocalModel], t
 
     assert ran.code == 1
     assert "is no folder" in ran.err
+
+
+@pytest.mark.parametrize(
+    "mark", ["tokenizer.json", "model.onnx", "genai_config.json", "inference_metadata.yaml", "readme.txt"]
+)
+def test_list_given_a_folder_with_one_of_the_files_counts_it(
+    run: Run, pulled: list[LocalModel], tmp_path: Path, mark: str
+) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / mark).write_text("x", encoding="utf-8")
+
+    ran = run("list", "--models-dir", tmp_path)
+
+    assert ran.out == ("" if mark == "readme.txt" else f"m\t{tmp_path / 'm'}\n")
+    assert ran.code == (1 if mark == "readme.txt" else 0)

@@ -10,16 +10,22 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from onnx_genai.cli.profile import ProfileOptions, Profiler, parse_verbosity
-from onnx_genai.cli.profile_report import AnswerTimes, KvPages, Memory, Report, nearest_rank, size_text
+from onnx_genai.cli.profile_report import AnswerTimes, KvPages, Memory, Report, nearest_rank, size_text, stage_lines
+from onnx_genai.engine.profile import Profile
 from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.types import Chunk, Usage
 from tests.chrome_trace import check_trace, read_trace, thread
 from tests.cli.conftest import Run
+
+Package = Callable[..., Path]
 
 FULL = Report(
     model="/models/m",
@@ -92,11 +98,79 @@ def test_report_has_every_line_in_order() -> None:
     assert lines[-1] == "device memory in use     150.0 MiB of 400.0 MiB"
 
 
+def test_report_tells_an_exhausted_pool_and_overhead_only_where_there_are_any() -> None:
+    pages = replace(_given(FULL.kv_pages), allocation_failures=7)
+    report = replace(FULL, kv_pages=pages, memory=replace(FULL.memory, overhead=10 * 2**20))
+
+    more = [line for line in report.lines() if line not in FULL.lines()]
+
+    assert more[0] == "  allocation failures (pool exhausted)          7"
+    assert more[1] == "  runtime overhead       10.0 MiB (2.5%)"
+    assert more[2:] == ["device memory in use     160.0 MiB of 400.0 MiB"]
+
+
+def test_stages_have_total_calls_and_both_means() -> None:
+    stages = (
+        SimpleNamespace(name="run", seconds=0.5, calls=20),
+        SimpleNamespace(name="sample", seconds=0.001, calls=8),
+    )
+
+    assert stage_lines(cast(Profile, SimpleNamespace(stages=stages)), 10) == [
+        "stage                     total_ms     calls   us/call  us/token",
+        "run                          500.0        20   25000.0   50000.0",
+        "sample                         1.0         8     125.0     100.0",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 59])
+def test_report_on_a_narrow_terminal_fits_and_loses_nothing(width: int) -> None:
+    report = replace(FULL, model="/models/a-name-with-hyphens")
+
+    lines = report.lines(width)
+
+    assert max(map(len, lines)) <= width
+    # Only what is longer than a whole row is broken.
+    words = " ".join(report.lines()[1:]).split()
+    assert "".join(lines[1:]).replace(" ", "") == "".join(words)
+    assert width < 59 or " ".join(lines[1:]).split() == words
+
+
+def test_stages_on_a_narrow_terminal_keep_their_numbers_and_cut_names() -> None:
+    stages = (SimpleNamespace(name="SkipSimplifiedLayerNormalization", seconds=0.5, calls=20),)
+
+    assert stage_lines(cast(Profile, SimpleNamespace(stages=stages)), 10, 59) == [
+        "stage                total_ms     calls   us/call  us/token",
+        "SkipSimplifiedLaye…     500.0        20   25000.0   50000.0",
+    ]
+
+
+def _given(pages: KvPages | None) -> KvPages:
+    assert pages is not None
+    return pages
+
+
 def test_report_leaves_out_what_was_not_measured() -> None:
     bare = Report(model="m", execution_provider="cpu")
 
     assert [line.split("  ")[0] for line in bare.lines()[1:]] == ["model", "execution provider"]
     assert bare.as_dict() == {"model": "m", "execution_provider": "cpu"}
+
+
+def test_one_stall_shows_in_the_high_percentiles_alone() -> None:
+    # 100 gaps, of which one is 400 ms and the others 10 ms.
+    times = [10.0]
+    for gap in [0.010] * 60 + [0.400] + [0.010] * 39:
+        times.append(times[-1] + gap)
+
+    report = replace(FULL, token_times=tuple(times), generated_tokens=101)
+
+    latency = report.as_dict()["inter_token_latency_ms"]
+    assert (latency["p50"], latency["p90"], latency["p99"]) == pytest.approx((10.0, 10.0, 10.0))
+    assert latency["max"] == pytest.approx(400.0)
+    assert latency["mean"] == pytest.approx(13.9)
+    shorter = replace(report, token_times=tuple(times[30:90]))
+    assert shorter.as_dict()["inter_token_latency_ms"]["p99"] == pytest.approx(400.0)
+    assert shorter.as_dict()["inter_token_latency_ms"]["p50"] == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize(("tokens", "has_rate"), [((1.0,), False), ((1.0, 1.5), True)])
@@ -130,14 +204,27 @@ def test_json_has_the_documented_keys() -> None:
     assert values["inter_token_latency_ms"] == {"mean": 200.0, "p50": 100.0, "p90": 500.0, "p99": 500.0, "max": 500.0}
     assert values["denoise_steps"] == 20.0
     assert values["budget_cap"] == {"requested_max_new_tokens": 100, "admitted_max_new_tokens": 50}
-    assert values["kv_pages"]["hot_evictions"] == 2
+    assert values["decode_backend"] == "paged"
+    assert values["kv_pages"] == {
+        "allocated": 4,
+        "freed": 3,
+        "hot_evictions": 2,
+        "prefix_evictions": 1,
+        "allocation_failures": 0,
+    }
     assert values["peak_resident_bytes"] == 3 * 2**30
     assert values["kv_cache_budget_bytes"] == 2**30
     assert values["kv_cache_max_tokens"] == 2048
     assert values["engine_host_ram_bytes"] == 150 * 2**20
     assert values["device_memory_bytes"] == 150 * 2**20
     assert values["device_memory_limit_bytes"] == 400 * 2**20
-    assert values["device_memory_breakdown"]["model_weights_bytes"] == 100 * 2**20
+    assert values["device_memory_breakdown"] == {
+        "model_weights_bytes": 100 * 2**20,
+        "activations_bytes": 20 * 2**20,
+        "kv_bytes": 30 * 2**20,
+        "kv_pages": 60,
+        "kv_page_bytes": 2**19,
+    }
 
 
 @pytest.mark.parametrize(
@@ -217,7 +304,7 @@ def test_wrong_profile_command_says_what_is_right(argument: str) -> None:
 
 
 def test_generate_reports_on_stderr_and_the_answer_alone_on_stdout(
-    run: Run, scripted_package: Callable[..., Path], tmp_path: Path
+    run: Run, scripted_package: Package, tmp_path: Path
 ) -> None:
     package, trace = scripted_package("Hello world"), tmp_path / "trace.json"
 
@@ -225,6 +312,7 @@ def test_generate_reports_on_stderr_and_the_answer_alone_on_stdout(
     ran = run("generate", package, "-p", "x", "--profile", "--profile-trace", trace)
 
     assert (ran.code, ran.out) == (0, plain.out)
+    assert re.search("(?m)(^|\\n)\\n── profile ─", ran.err)  # a blank line above
     labels = [line[:24].strip() for line in ran.err.splitlines()]
     wanted = ["model", "execution provider", "decode backend", "model load", "prompt tokens", "generated tokens"]
     wanted += ["time to first token", "generation wall time", "decode throughput", "end-to-end throughput"]
@@ -237,9 +325,7 @@ def test_generate_reports_on_stderr_and_the_answer_alone_on_stdout(
     assert {span["name"] for span in thread(events, "command")} == {"model load", "turn"}
 
 
-def test_profile_json_to_stdout_is_one_object_behind_the_answer(
-    run: Run, scripted_package: Callable[..., Path]
-) -> None:
+def test_profile_json_to_stdout_is_one_object_behind_the_answer(run: Run, scripted_package: Package) -> None:
     ran = run("generate", scripted_package("Hello world"), "-p", "x", "--profile-json", "-")
 
     answer, line = ran.out.splitlines()
@@ -252,6 +338,68 @@ def test_profile_json_to_stdout_is_one_object_behind_the_answer(
     assert ran.err == ""
 
 
+@pytest.mark.parametrize(
+    ("value", "is_on"),
+    [
+        ("1", True),
+        ("true", True),
+        ("yes", True),
+        ("TRUE", False),
+        ("Yes", False),
+        ("on", False),
+        ("0", False),
+        ("2", False),
+        ("", False),
+    ],
+)
+def test_variable_is_on_for_three_words_exactly(
+    run: Run, scripted_package: Package, monkeypatch: pytest.MonkeyPatch, value: str, is_on: bool
+) -> None:
+    monkeypatch.setenv("ONNX_GENAI_PROFILE", value)
+
+    ran = run("generate", scripted_package("Hello world"), "-p", "x")
+
+    assert (ran.code, ran.out) == (0, "Hello world\n")
+    assert ("── profile " in ran.err) == is_on
+
+
+def test_variable_of_the_command_is_stronger_and_takes_any_switch(
+    run: Run, scripted_package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command = ("generate", scripted_package("Hello world"), "-p", "x")
+    monkeypatch.setenv("ONNX_GENAI_PROFILE", "1")
+    monkeypatch.setenv("ONNX_GENAI_GENERATE_PROFILE", "off")
+    assert "── profile " not in run(*command).err
+
+    monkeypatch.setenv("ONNX_GENAI_PROFILE", "no")
+    monkeypatch.setenv("ONNX_GENAI_GENERATE_PROFILE", "on")
+    assert "── profile " in run(*command).err
+
+    monkeypatch.setenv("ONNX_GENAI_TRACE", str(tmp_path / "t.json"))
+    monkeypatch.setenv("ONNX_GENAI_TRACE_VERBOSITY", "ops")
+    run(*command)
+    check_trace(read_trace(tmp_path / "t.json"))
+
+
+def test_options_may_stand_before_the_command(run: Run, scripted_package: Package, tmp_path: Path) -> None:
+    options = ("--profile", "--profile-json", tmp_path / "p.json", "--profile-trace", tmp_path / "t.json")
+
+    ran = run(*options, "--profile-verbosity", "ops", "generate", scripted_package("Hello world"), "-p", "x")
+
+    assert (ran.code, ran.out) == (0, "Hello world\n")
+    assert "── profile " in ran.err
+    assert json.loads((tmp_path / "p.json").read_text(encoding="utf-8"))["generated_tokens"] > 0
+    check_trace(read_trace(tmp_path / "t.json"))
+
+
+def test_options_before_a_command_that_has_none_are_wrong_usage(run: Run) -> None:
+    for name in ("version", "embed"):
+        ran = run("--profile", name)
+
+        assert (ran.code, ran.out) == (2, "")
+        assert f"--profile has no meaning for {name}; generate, run, bench and serve take it" in ran.err
+
+
 def test_place_that_cannot_be_written_is_told_before_the_model_is_loaded(run: Run, tmp_path: Path) -> None:
     ran = run("generate", tmp_path / "no-model", "-p", "x", "--profile-trace", tmp_path / "no" / "t.json")
 
@@ -259,9 +407,7 @@ def test_place_that_cannot_be_written_is_told_before_the_model_is_loaded(run: Ru
     assert "name a file in a folder that exists" in ran.err
 
 
-def test_several_turns_are_in_one_timeline_and_the_last_in_the_json(
-    scripted_package: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_several_turns_are_in_one_timeline_and_the_last_in_the_json(scripted_package: Package, tmp_path: Path) -> None:
     from onnx_genai import LLM, SamplingParams
 
     options = ProfileOptions(profile_json=str(tmp_path / "p.json"), profile_trace=tmp_path / "t.json")
@@ -285,9 +431,7 @@ def test_several_turns_are_in_one_timeline_and_the_last_in_the_json(
     assert values["prompt_tokens"] == 2
 
 
-def test_serve_writes_its_timeline_when_it_is_told_to_end(
-    scripted_package: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_serve_writes_its_timeline_when_it_is_told_to_end(scripted_package: Package, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     program = "import sys; from onnx_genai.cli import main; sys.exit(main())"
     arguments = ["serve", f"m={scripted_package('Hello world')}", "--port", "0", "--profile-trace", str(trace)]
@@ -321,9 +465,7 @@ def test_serve_writes_its_timeline_when_it_is_told_to_end(
     assert sum(event["ph"] == "s" for event in events) == 1
 
 
-def test_bench_is_recorded_and_refuses_to_mix_two_models(
-    run: Run, scripted_package: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_bench_is_recorded_and_refuses_to_mix_two_models(run: Run, scripted_package: Package, tmp_path: Path) -> None:
     package, path = scripted_package("Hello world"), tmp_path / "p.json"
     small = ("-p", "4", "-n", "2", "-r", "1")
 

@@ -53,6 +53,7 @@ def test_options_become_the_configuration(run: Run, served: list[Any], model: Pa
     options = ["--port", "0", "--cors-origin", "https://a", "--allowed-host", "box", "--max-open-requests", "3"]
     options += ["--max-output-tokens", "7", "--max-body-bytes", "9", "--drain-timeout", "1.5", "--heartbeat", "0"]
     options += ["--model-ttl", "5", "--max-loaded-models", "2", "--request-timeout", "8", "--session-ttl", "6"]
+    options += ["--max-model-bytes", "1.5GiB"]
     options += ["--no-page"]
 
     assert run("serve", model, *options).code == 0
@@ -61,8 +62,22 @@ def test_options_become_the_configuration(run: Run, served: list[Any], model: Pa
     assert (config.port, config.cors_origins, config.allowed_hosts) == (0, ("https://a",), ("box",))
     assert (config.limits.max_open_requests, config.limits.max_output_tokens, config.limits.max_body_bytes) == (3, 7, 9)
     assert (config.drain_timeout, config.heartbeat, config.model_ttl, config.max_loaded_models) == (1.5, 0, 5, 2)
+    assert config.max_model_bytes == 3 * 2**29
     assert (config.limits.request_timeout, config.limits.session_ttl) == (8, 6)
     assert config.page is False
+
+
+def test_a_bound_on_memory_is_checked_and_models_come_with_their_size(run: Run, served: list[Any], model: Path) -> None:
+    wrong = run("serve", model, "--max-model-bytes", "much")
+    assert (wrong.code, "8GiB" in wrong.err) == (2, True)
+
+    nothing = run("serve", model, "--max-model-bytes", "0")
+    assert (nothing.code != 0, "max_model_bytes is 0" in nothing.err) == (True, True)
+
+    assert run("serve", model, "--max-model-bytes", "0.5").code == 0
+
+    assert 2**20 < served[1].max_model_bytes < 2**50
+    assert served[0][0].size_bytes == sum(file.stat().st_size for file in model.glob("*.onnx*"))
 
 
 def test_spans_go_nowhere_unless_they_are_asked_for(
@@ -206,3 +221,36 @@ def test_json_lines_are_objects_also_for_the_access_log(
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
     assert [line.get("message") for line in lines] == ["hello\nworld", None]
     assert lines[1]["status"] == 200
+
+
+def test_adapters_belong_to_a_model(run: Run, served: list[Any], model: Path, tmp_path: Path) -> None:
+    ran = run("serve", model, "--adapter", "red=a.onnx_adapter", "--adapter", "model:blue=b.onnx_adapter")
+    assert ran.code == 0, ran.err
+    assert sorted(served[0][0].adapters) == ["blue", "red"]
+
+    served.clear()
+    ran = run("serve", f"a={model}", f"b={model}", "--adapter", "b:red=a.onnx_adapter")
+    assert ran.code == 0, ran.err
+    assert [spec.adapters for spec in served[0]] == [(), ("red",)]
+
+
+@pytest.mark.parametrize(
+    ("models", "given", "words"),
+    [
+        (1, ["red"], "write NAME=FILE"),
+        (1, ["=a"], "write NAME=FILE"),
+        (1, ["red=a", "red=b"], "gives 'red' twice"),
+        (1, ["other:red=a"], "is for other; the models are m0"),
+        (2, ["red=a"], "write MODEL:NAME=FILE"),
+    ],
+)
+def test_adapters_of_nothing_are_refused(
+    run: Run, served: list[Any], model: Path, models: int, given: list[str], words: str
+) -> None:
+    named = [f"m{number}={model}" for number in range(models)]
+
+    ran = run("serve", *named, *(part for each in given for part in ("--adapter", each)))
+
+    assert ran.code == 2
+    assert words in ran.err
+    assert served == []

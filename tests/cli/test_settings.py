@@ -184,5 +184,42 @@ def test_show_config_given_a_model_adds_what_its_package_says(
     assert row["source"].endswith("generation_config.json")
 
 
+def test_command_of_two_words_has_a_table_of_its_own(
+    run: Run, config: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config('seed = 3\n[bench]\nrepetitions = 2\n[bench.serve]\nnum-prompts = 7\nbase-url = "http://127.0.0.1:9"\n')
+    monkeypatch.setenv("ONNX_GENAI_BENCH_SERVE_BURSTINESS", "2")
+
+    facts = json.loads(run("show", "--config", "--command", "bench serve", "--json").out)
+    ran = run("bench", "serve")
+
+    options = {row["option"]: (row["value"], row["source"]) for row in facts["options"]}
+    assert options["--num-prompts"] == (7, "config file, [bench.serve] num-prompts")
+    assert options["--seed"] == (3, "config file, seed")
+    assert options["--burstiness"] == (2.0, "environment ONNX_GENAI_BENCH_SERVE_BURSTINESS")
+    assert ran.code == 1
+    assert "127.0.0.1:9" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("[bench.serve]\nnum-prompt = 7\n", "unknown key [bench.serve] num-prompt, did you mean num-prompts?"),
+        ("[bench.serve]\nnum-prompts = 0\n", "[bench.serve] num-prompts is 0"),
+        ("[bench.nosuch]\nx = 0\n", "unknown key [bench] nosuch"),
+    ],
+)
+def test_table_of_two_words_that_is_wrong_is_an_error(
+    run: Run, config: Callable[[str], Path], text: str, part: str
+) -> None:
+    config(text)
+
+    ran = run("show", "--config")
+
+    assert ran.code == 1
+    assert part in ran.err
+
+
 def test_show_config_given_no_command_is_wrong_usage(run: Run) -> None:
-    assert run("show", "--config", "--command", "nosuch").code == 2
+    for name in ("nosuch", "bench nosuch", ""):
+        assert run("show", "--config", "--command", name).code == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from tests.cli.conftest import Run
 from tests.graph.native_cases import packed_mlp
 from tests.graph.tiny import save
+from tests.models.encoder_decoder import write_encoder_decoder
 
 
 def test_show_prints_format_files_decoder_and_limits(run: Run, scripted_package: Callable[..., Path]) -> None:
@@ -25,10 +27,25 @@ def test_show_prints_format_files_decoder_and_limits(run: Run, scripted_package:
     assert lines["model file"] == str(folder / "model.onnx")
     assert lines["tokenizer"] == str(folder / "tokenizer.json")
     assert lines["chat template"].startswith("default")
+    assert (lines["metadata"], lines["genai config"], lines["speculator"]) == ("(none)", "(none)", "(none)")
     assert lines["decoder"]
     assert lines["  because"]
     assert lines["context limit"] == "4096 (from config.json max_position_embeddings)"
     assert lines["eos ids"].split()[0].isdigit()
+
+
+def test_show_of_an_encoder_decoder_names_both_graphs(run: Run, tmp_path: Path) -> None:
+    folder = write_encoder_decoder(tmp_path, "state_fixed")
+
+    lines = run("show", folder).out.splitlines()
+    facts = json.loads(run("show", folder, "--json").out)
+
+    assert "decoder: cross (an encoder-decoder: the encoder runs once a request)" in lines
+    assert f"encoder: {folder / 'encoder.onnx'}" in lines
+    assert "  reads input_ids (int64), attention_mask (int32), always 5 tokens" in lines
+    assert "largest batch: 4" in lines
+    assert facts["encoder"]["width"] == 5
+    assert facts["ports"]["encoder_hidden_states"] == "the encoder's encoder_outputs (float32)"
 
 
 def test_show_given_json_prints_one_object(run: Run, scripted_package: Callable[..., Path]) -> None:
@@ -43,6 +60,44 @@ def test_show_given_json_prints_one_object(run: Run, scripted_package: Callable[
     assert facts["eos_token_ids"]
     assert set(facts["ports"]) >= {"input_ids", "logits"}
     assert facts["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "source"),
+    [
+        ("genai_config.json", {"model": {"draft": {"filename": "d.onnx"}}}, "genai_config.json model.draft"),
+        ("genai_config.json", {"speculative": {"num_tokens": 4}}, "genai_config.json speculative"),
+        ("inference_metadata.json", {"speculative": {"proposal_type": "mtp"}}, "inference_metadata.json speculative"),
+        ("inference_metadata.json", {"model": {"speculative": {"k": 4}}}, "inference_metadata.json model.speculative"),
+        ("genai_config.json", {}, None),
+        ("inference_metadata.json", {"strategy": {"kind": "autoregressive"}}, None),
+    ],
+)
+def test_show_tells_whether_the_package_describes_a_speculator(
+    run: Run,
+    scripted_package: Callable[..., Path],
+    tmp_path: Path,
+    name: str,
+    content: dict[str, dict[str, object]],
+    source: str | None,
+) -> None:
+    folder = tmp_path / "package"
+    shutil.copytree(scripted_package("Hello"), folder)
+    if name == "genai_config.json":
+        model = {"decoder": {"filename": "model.onnx"}, **content.get("model", {})}
+        content = {**content, "model": model}
+    (folder / name).write_text(json.dumps(content), encoding="utf-8")
+
+    lines = run("show", folder).out.splitlines()
+
+    facts = json.loads(run("show", folder, "--json").out)
+    assert facts["speculator"] == source
+    key, label = ("genai_config", "genai config") if name == "genai_config.json" else ("metadata", "metadata")
+    assert facts[key] == str(folder / name)
+    assert f"{label}: {folder / name}" in lines
+    detected = f"speculator: detected (from {source}); not used: nothing is drafted"
+    assert ("speculator: (none)" if source is None else detected) in lines
+    assert any("speculative decoding is described but not used" in line for line in lines) == (source is not None)
 
 
 def test_show_given_a_file_in_the_folder_shows_the_folder(run: Run, scripted_package: Callable[..., Path]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from onnx_genai.cli.profile_report import KvPages
 from onnx_genai.cli.stats import Stats, compact_line, resident_bytes
 
 FULL = Stats(
@@ -49,6 +50,22 @@ def test_line_given_nothing_measured_leaves_the_parts_out() -> None:
     )
 
     assert compact_line(stats) == "[ 3 in ]"
+
+
+@pytest.mark.parametrize(
+    ("hot", "prefix", "failed", "text"),
+    [
+        (0, 0, 0, "pages +5 / -2"),
+        (3, 0, 0, "pages +5 / -2 hot-evict 3"),
+        (0, 4, 0, "pages +5 / -2 prefix-evict 4"),
+        (0, 0, 1, "pages +5 / -2 fail 1"),
+        (3, 4, 1, "pages +5 / -2 hot-evict 3 prefix-evict 4 fail 1"),
+    ],
+)
+def test_line_given_page_activity_names_what_happened(hot: int, prefix: int, failed: int, text: str) -> None:
+    pages = KvPages(allocated=5, freed=2, hot_evictions=hot, prefix_evictions=prefix, allocation_failures=failed)
+
+    assert f" · ttft 250 ms · {text} · rss 3.5 MiB ]" in compact_line(replace(FULL, pages=pages))
 
 
 @pytest.mark.parametrize(("size", "text"), [(512, "512.0 B"), (2048, "2.0 KiB"), (5 * 1024**3, "5.0 GiB")])

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from onnx_genai import LLM, AsyncLLM
 
-__all__ = ["Gate", "Log", "Slow", "settled"]
+__all__ = ["Gate", "Log", "Slow", "StepGate", "settled"]
 
 Rows = Sequence[npt.NDArray[np.int32]]
 Logits = npt.NDArray[np.float32]
@@ -30,6 +30,32 @@ class Gate:
     def process(self, token_ids: Rows, logits: Logits) -> None:
         self.is_reached.set()
         assert self._is_open.wait(60)
+
+
+class StepGate:
+    """Stops the engine's thread at every token of a request, until it is opened."""
+
+    def __init__(self) -> None:
+        self._arrived = threading.Semaphore(0)
+        self._may_go = threading.Semaphore(0)
+        self._is_open = False
+
+    def wait(self) -> None:
+        """Returns when the thread stands."""
+        assert self._arrived.acquire(timeout=60)
+
+    def step(self) -> None:
+        """Lets it go on to the next token."""
+        self._may_go.release()
+        self.wait()
+
+    def open(self) -> None:
+        self._is_open = True
+        self._may_go.release()
+
+    def process(self, token_ids: Rows, logits: Logits) -> None:
+        self._arrived.release()
+        assert self._is_open or self._may_go.acquire(timeout=60)
 
 
 class Slow:

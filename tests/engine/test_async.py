@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from onnx_genai import LLM, AsyncLLM, Chunk, SamplingParams, errors
+from onnx_genai import LLM, AsyncLLM, Chunk, SamplingParams, errors, grammar
 from tests.engine.processors import Slow, settled
 from tests.models.checksum import checksum_generate
 
@@ -349,3 +349,43 @@ def test_interpreter_ends_quietly_with_requests_open(ending: str, checksum_packa
     )
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_stream_compiles_its_grammar_beside_the_loop(
+    noise_package: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = AsyncLLM(noise_package(1), threads=1)
+    kind = type(model.engine)
+    compile_grammar, seen, may_end = kind.compile_grammar, [threading.current_thread()], threading.Event()
+
+    def held(self: Any, spec: Any) -> Any:
+        if len(seen) == 1:
+            seen.append(threading.current_thread())
+            assert may_end.wait(60)
+        return compile_grammar(self, spec)
+
+    monkeypatch.setattr(kind, "compile_grammar", held)
+
+    async def main() -> tuple[str, str]:
+        stream = model.stream("Say", greedy(50), grammar=grammar.choice(["alpha", "beta"]))
+        first = asyncio.ensure_future(anext(stream))
+        while len(seen) == 1:
+            await asyncio.sleep(0.001)
+        meanwhile = await model.generate("Say", greedy(3))
+        assert not first.done()
+        may_end.set()
+        texts = [(await first).text] + [chunk.text async for chunk in stream]
+        closed = model.stream("Say", greedy(50), grammar=grammar.choice(["alpha"]))
+        await closed.aclose()
+        assert [chunk async for chunk in closed] == []
+        with pytest.raises(errors.InvalidArgumentError, match="closed before it began"):
+            await closed.result()
+        whole = await model.stream("Say", greedy(50), grammar=grammar.choice(["alpha", "beta"])).result()
+        await model.close()
+        assert len(meanwhile.token_ids) == 3
+        return "".join(texts), whole.text
+
+    streamed, whole = run(main())
+    assert streamed == whole
+    assert whole in ("alpha", "beta")
+    assert seen[1] is not seen[0]

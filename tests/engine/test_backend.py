@@ -123,6 +123,17 @@ def test_only_graphs_that_round_activations_mark_prompts(quantized: Callable[...
     assert nodes(1) == (None, [])
 
 
+def test_gated_products_give_rows_of_prompts_in_tiles_to_the_one_behind(quantized: Callable[..., Path]) -> None:
+    contract = resolve(read(quantized("llama", "int4", accuracy_level=4)), backend="native")
+    nodes = onnx.ModelProto.FromString(contract.model_bytes).graph.node
+    gated = [node for node in nodes if any(attribute.name == "swiglu" for attribute in node.attribute)]
+    assert gated
+    for node in gated:
+        assert node.output[1:3] == ["", ""]
+        (reader,) = (other for other in nodes if node.output[0] in other.input)
+        assert (reader.input[0], reader.input[14]) == (node.output[0], node.output[3])
+
+
 def test_auto_takes_our_kernels(quantized: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ONNX_GENAI_BACKEND", raising=False)
     assert answers(quantized("llama", "int4"))[2]["backend"] == "native"

@@ -24,7 +24,7 @@ from tests.grammar.test_spec import SCHEMAS
 from tests.grammar.walk import object_schema
 from tests.models.checksum import checksum_logits
 
-pytestmark = pytest.mark.boundary
+pytestmark = [pytest.mark.boundary, pytest.mark.usefixtures("interface")]
 
 PROMPT = "Say something."
 RECORD = object_schema(
@@ -33,13 +33,14 @@ RECORD = object_schema(
 
 
 @pytest.fixture(scope="module")
-def llm(noise_package: Callable[..., Path]) -> Iterator[LLM]:
+def llm(noise_package: Callable[..., Path], interface: str) -> Iterator[LLM]:
     with LLM(noise_package(1), threads=1) as model:
         yield model
+        assert model.info()["llguidance"] == interface
 
 
 @pytest.fixture(scope="module")
-def unforced(noise_package: Callable[..., Path]) -> Iterator[LLM]:
+def unforced(noise_package: Callable[..., Path], interface: str) -> Iterator[LLM]:
     """The same model, which writes nothing ahead."""
     with LLM(noise_package(1), threads=1) as model:
         model.engine._tokenize = None

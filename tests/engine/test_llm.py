@@ -218,5 +218,6 @@ def test_metrics_and_info_name_what_runs(checksum: LLM) -> None:
     assert info["decoder"] == "paged"
     assert info["execution_provider"] == "cpu"
     assert info["intra_op_threads"] == 1
+    assert info["llguidance"] == "c"
     assert math.isfinite(checksum.metrics()["run_seconds"])
     assert checksum.metrics()["num_requests"] >= before + 1

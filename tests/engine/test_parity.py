@@ -81,11 +81,12 @@ def test_repeated_generation_starts_from_a_clean_cache(llm: LLM) -> None:
         assert list(llm.generate(PROMPTS[6], GREEDY).token_ids) == checksum_generate(PROMPTS[6], NEW_TOKENS)
 
 
+@pytest.mark.parametrize("chunk", [1, 5, 7, 16, 64])
 @pytest.mark.parametrize("style", STYLES)
 def test_chunked_prefill_mixed_with_decode_gives_the_oracle_ids(
-    style: str, checksum_package: Callable[..., Path]
+    style: str, chunk: int, checksum_package: Callable[..., Path]
 ) -> None:
-    with LLM(checksum_package(style), threads=1, max_num_seqs=3, max_num_batched_tokens=5) as model:
+    with LLM(checksum_package(style), threads=1, max_num_seqs=3, max_num_batched_tokens=chunk) as model:
         results = model.generate(PROMPTS, GREEDY)
 
     for prompt, result in zip(PROMPTS, results, strict=True):

@@ -97,6 +97,8 @@ def test_trace_is_valid_and_spans_of_the_engine_thread_fill_it(each_decoder: LLM
     wall = 1e6 * run.result.seconds
     assert sum(span["dur"] for span in spans) == pytest.approx(wall, rel=0.05)
     assert {span["name"] for span in spans} == {"wait", "inbox", "step", "publish"}
+    ends = [span["ts"] + span["dur"] for span in spans]
+    assert [span["ts"] for span in spans[1:]] == pytest.approx(ends[:-1], abs=0.01)  # microseconds
     assert sum(event["ph"] == "s" for event in events) == 4
 
 

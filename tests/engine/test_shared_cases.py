@@ -97,7 +97,6 @@ def test_context_of_the_package_ends_the_sequence(shared_cases: Path) -> None:
         ("tiny-native-sub4-engine", errors.UnsupportedError, "BlockQuantizedMatMul"),
         ("tiny-glm52-qmoe-indexshare", errors.UnsupportedError, "IndexShare"),
         ("tiny-whisper", errors.UnsupportedError, "pipeline"),
-        ("tiny-gemma4-vlm", errors.UnsupportedError, "pipeline"),
         ("tiny-tts", errors.UnsupportedError, "pipeline"),
         ("tiny-diffusion", errors.UnsupportedError, "pipeline"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 
 import pytest
@@ -14,7 +15,7 @@ from onnx_genai import grammar
 from onnx_genai.errors import InvalidArgumentError
 from tests.grammar.walk import accepts, allowed, object_schema, vocabulary, walk
 
-pytestmark = pytest.mark.boundary
+pytestmark = [pytest.mark.boundary, pytest.mark.usefixtures("interface")]
 
 
 class City(BaseModel):
@@ -135,6 +136,13 @@ def test_types_become_schemas_and_objects() -> None:
         grammar.schema_of(3)
     with pytest.raises(ValueError, match=r"JSON|line"):
         grammar.parse_as({"type": "object"}, '{"a": ')
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "1" * 400 + ".0", "NaN", "-Infinity"])
+def test_numbers_that_no_double_holds_are_not_parsed(number: str) -> None:
+    with pytest.raises(ValueError, match="no number that a double can hold"):
+        grammar.parse_as({"type": "object"}, f'{{"a": [{{"b": {number}}}]}}')
+    assert grammar.parse_as({"type": "object"}, '{"a": [1e308, -0.0, 12]}') == {"a": [1e308, 0, 12]}
 
 
 def test_rollback_and_end() -> None:
@@ -300,6 +308,25 @@ def test_control_characters_of_values_are_written_as_escapes() -> None:
     assert accepts(grammar.json_schema({"const": "a\x01\n"}), r'"a\u0001\n"')
     assert accepts(grammar.json_schema({"enum": [["\0"]]}), r'["\u0000"]')
     assert accepts(grammar.json_schema({"properties": {"a\x01": {}}}), r'{"a\u0001":1}')
+
+
+@pytest.mark.parametrize("lower", ["minimum", "exclusiveMinimum"])
+@pytest.mark.parametrize("upper", ["maximum", "exclusiveMaximum"])
+def test_bounds_of_a_number_are_kept_or_refused_by_name(lower: str, upper: str) -> None:
+    ends = ["-1.5", "-1", "0", "0.25", "1"]
+    numbers = ["-2", "-1.5", "-1.2", "-1", "-0", "0", "0.1", "0.25", "1", "2"]
+    shares_whole_part = {("0", "0.25"): "exclusiveMinimum", ("-1.5", "-1"): "exclusiveMaximum"}
+    for low, high in itertools.combinations(ends, 2):
+        schema = {"type": "number", lower: json.loads(low), upper: json.loads(high)}
+        bound = shares_whole_part.get((low, high))
+        if bound in (lower, upper):
+            with pytest.raises(InvalidArgumentError, match=rf"^{bound} (0|-1) with ({lower}|{upper}) "):
+                grammar.json_schema(schema)
+            continue
+        spec = grammar.json_schema(schema)
+        for number in numbers:
+            if accepts(spec, number):
+                Draft202012Validator(schema).validate(json.loads(number))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from onnx_genai import grammar
 from onnx_genai.errors import InvalidArgumentError
 from tests.grammar.walk import accepts, special_tokens
 
-pytestmark = pytest.mark.boundary
+pytestmark = [pytest.mark.boundary, pytest.mark.usefixtures("interface")]
 
 
 def test_structural_tags_of_special_tokens() -> None:

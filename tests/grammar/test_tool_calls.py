@@ -13,7 +13,7 @@ from onnx_genai.grammar.tool_calls import SYNTAX
 from onnx_genai.tools import FORMATS, parse_tool_calls
 from tests.grammar.walk import accepts, special_tokens, walk
 
-pytestmark = pytest.mark.boundary
+pytestmark = [pytest.mark.boundary, pytest.mark.usefixtures("interface")]
 
 WEATHER = {
     "type": "object",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
 from onnx_genai import _core, grammar
+from onnx_genai.engine import grammars
 from onnx_genai.engine.grammars import GrammarCompiler
 from onnx_genai.tokenizer import Tokenizer
 from tests.tokenizer import tokenizers_in_code
@@ -16,21 +18,28 @@ from tests.tokenizer import tokenizers_in_code
 EOS = "</s>"
 
 
-@cache
 def vocabulary() -> tuple[Tokenizer, GrammarCompiler, list[bytes]]:
     """A byte-level tokenizer with specials, and its compiler."""
-    source = tokenizers_in_code.byte_level()
-    tokenizer = Tokenizer(source)
+    return _vocabulary(grammars.find_llguidance())
+
+
+@cache
+def _vocabulary(_library: Path) -> tuple[Tokenizer, GrammarCompiler, list[bytes]]:
+    tokenizer = Tokenizer(tokenizers_in_code.byte_level())
+    tokens = tokens_of(tokenizer)
+    compiler = GrammarCompiler(tokens=tokens, eos_token_ids=[tokenizer.special_tokens[EOS]])
+    return tokenizer, compiler, list(tokenizer.token_table().bytes)
+
+
+def tokens_of(tokenizer: Tokenizer) -> _core.TokenTable:
     table = tokenizer.token_table()
-    tokens = _core.TokenTable(
+    return _core.TokenTable(
         byte_fallback=False,
         strip_first_space=table.strip_first_space,
         bytes=table.bytes,
         kinds=table.kinds,
         first=table.first,
     )
-    compiler = GrammarCompiler(tokens=tokens, eos_token_ids=[tokenizer.special_tokens[EOS]])
-    return tokenizer, compiler, list(table.bytes)
 
 
 def special_tokens() -> Mapping[str, int]:

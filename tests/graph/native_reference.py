@@ -15,7 +15,10 @@ from onnx_genai.graph import GraphContract
 from onnx_genai.graph.index import attributes_of
 from tests.kernels.nbits import Quantized, silu
 
-__all__ = ["compute", "compute_contract"]
+__all__ = ["compute", "compute_contract", "normalised"]
+
+_PARTS_INPUTS, _NORM_WEIGHT, _SUM_OUTPUT = 12, 14, 4
+"""Of our operator's inputs behind the first: those of the products, and the norm's weight; and an output."""
 
 
 class OrtProduct(OpRun):
@@ -37,16 +40,61 @@ class OurProduct(OpRun):
     op_domain = "genai.runtime"
 
     def _run(self, rows: np.ndarray, *rest: Any, **_: Any) -> tuple[np.ndarray, ...]:
+        dtype = rows.dtype
         given = attributes_of(self.onnx_node)
+        constants, total = rest[:_PARTS_INPUTS], None
+        if "norm_epsilon" in given:
+            weight, skip = (*rest[_NORM_WEIGHT:], None)[:2]
+            assert (skip is not None) == bool(given.get("norm_skip"))
+            rows, total = normalised(rows, skip, weight, given["norm_epsilon"])
+            rows = rows.astype(dtype)
+        while constants and constants[-1] is None:
+            constants = constants[:-1]
         sizes = [given["N"], *(given[name] for name in ("N_1", "N_2") if given.get(name))]
-        inputs = [*rest, *[None] * (4 * len(sizes) - len(rest))]
+        inputs = [*constants, *[None] * (4 * len(sizes) - len(constants))]
         assert len(inputs) == 4 * len(sizes)
         products = [_part(given, part, size, inputs[4 * part : 4 * part + 4], rows) for part, size in enumerate(sizes)]
         if given.get("swiglu"):
             gate, up = products
             products = [silu(gate) * up]
+        if given.get("norm_skip"):
+            assert total is not None
+            products += [np.zeros(0)] * (_SUM_OUTPUT - len(products)) + [total]
         assert len(products) == len(self.onnx_node.output)
-        return tuple(product.astype(rows.dtype) for product in products)
+        return tuple(product.astype(dtype) for product in products)
+
+
+class SimplifiedLayerNormalization(OpRun):
+    """ONNX Runtime's, in the domain of the standard."""
+
+    op_domain = ""
+
+    def _run(self, rows: np.ndarray, weight: np.ndarray, **_: Any) -> tuple[np.ndarray]:
+        epsilon = attributes_of(self.onnx_node).get("epsilon", 1e-5)
+        return (normalised(rows, None, weight, epsilon)[0].astype(rows.dtype),)
+
+
+class SkipSimplifiedLayerNormalization(OpRun):
+    op_domain = "com.microsoft"
+
+    def _run(self, rows: np.ndarray, skip: np.ndarray, *rest: Any, **_: Any) -> tuple[np.ndarray, ...]:
+        weight, bias = (*rest, None)[:2]
+        skip = skip if bias is None else skip + bias
+        found, total = normalised(rows, skip, weight, attributes_of(self.onnx_node).get("epsilon", 1e-12))
+        places = (found, np.zeros(0), 1 / _size(total, 0.0), total)
+        return tuple(place.astype(rows.dtype) for place in places[: len(self.onnx_node.output)])
+
+
+def normalised(
+    rows: np.ndarray, skip: np.ndarray | None, weight: np.ndarray, epsilon: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """(rows + skip) / their root mean square * weight, and rows + skip, in float64."""
+    total = rows.astype(np.float64) + (0 if skip is None else skip)
+    return total / _size(total, epsilon) * weight, total
+
+
+def _size(rows: np.ndarray, epsilon: float) -> np.ndarray:
+    return np.asarray(np.sqrt(np.mean(rows**2, axis=-1, keepdims=True) + epsilon))
 
 
 class QuickGelu(OpRun):
@@ -61,9 +109,16 @@ class QuickGelu(OpRun):
 OrtProduct.__name__ = OurProduct.__name__ = "MatMulNBits"
 
 
+_OPERATORS = [OrtProduct, OurProduct, QuickGelu, SimplifiedLayerNormalization, SkipSimplifiedLayerNormalization]
+
+
 def compute(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """All outputs of a model with its weights in it."""
-    session = ReferenceEvaluator(model, new_ops=[OrtProduct, OurProduct, QuickGelu])
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    for node in model.graph.node:  # an output without a name would be the value of all inputs without one
+        for place, name in enumerate(node.output):
+            node.output[place] = name or f"unused.{node.output[0]}.{place}"
+    session = ReferenceEvaluator(model, new_ops=_OPERATORS)
     return [np.asarray(output) for output in session.run(None, dict(feeds))]
 
 

@@ -210,6 +210,7 @@ def test_graph_is_described_by_operators_and_kernels(tmp_path: Path) -> None:
         "replaced": 3,
         "joined": 2,
         "swiglu": 1,
+        "norms": 0,
         "biases": 0,
         "kinds": ("4 bits, block 16: 3",),
         "problems": (),

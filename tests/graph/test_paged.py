@@ -31,6 +31,7 @@ from tests.graph.paged_reference import PagedDriver, full_logits, ort_runner, re
 from tests.graph.tiny import FLOAT, INT64, save, value
 from tests.graph.tiny_attention import (
     HEADS,
+    HIDDEN,
     KV_HEADS,
     LAYERS,
     VOCAB,
@@ -203,6 +204,21 @@ def test_kv_dtype_is_that_of_the_cache_inputs(dtype: Any, element: int, tmp_path
     layer = contract.paged_layers[0]
     assert layer.dtype.value == dtype
     assert (layer.key_scale in inputs) == (layer.value_scale in inputs) == (dtype == "int8")
+
+
+def test_kv_of_quantized_weights_is_float16(tmp_path: Path) -> None:
+    def product(source: str, output: str) -> list[onnx.NodeProto]:
+        wide = helper.make_node("DequantizeLinear", ["square", "scale"], ["square.wide"])
+        return [wide, helper.make_node("MatMul", [source, "square.wide"], [output])]
+
+    arrays = {"square": np.eye(HIDDEN, dtype=np.int8), "scale": np.array(0.5, np.float32)}
+    quantized = read(save(build(Tiny(tail=product, initializers=arrays)), tmp_path / "quantized"))
+    plain = read(save(build(Tiny()), tmp_path / "plain"))
+
+    found = [resolve(quantized), resolve(quantized, kv_dtype="float32"), resolve(plain)]
+
+    kept = [[layer.dtype.value for layer in contract.paged_layers] for contract in found]
+    assert kept == [["float16"] * LAYERS, ["float32"] * LAYERS, ["float32"] * LAYERS]
 
 
 @pytest.mark.parametrize(("dtype", "roundoff"), [("float16", 2.0**-11), ("bfloat16", 2.0**-8), ("int8", 1 / 254)])

@@ -27,9 +27,11 @@ DECODERS = {
     "ort-genai/models/engine/dummy-decoder": (CacheStyle.COPY, 32, 128, (1,)),
     "ort-genai/models/hf-internal-testing/tiny-qwen35-cuda": (CacheStyle.SLOT_GQA, 1000, 128, (2,)),
     "ort-genai/models/hf-internal-testing/tiny-random-gpt2-fp32": (CacheStyle.COPY, 1000, 512, (98, 50256)),
+    "ort-genai/models/engine/synthetic-paged": (CacheStyle.PAGED, 64, 128, (1,)),
 }
 
 PAGED = {
+    "ort-genai/models/engine/synthetic-paged",
     "packages/tiny-llm",
     "packages/tiny-llm-scatter",
     "packages/tiny-llm-sharedbuffer",
@@ -39,6 +41,19 @@ PAGED = {
     "ort-genai/models/hf-internal-testing/tiny-qwen35-cuda",
 }
 
+# Decoders that take embeddings, with the graph that makes them -> vocabulary
+JOINED = {
+    "packages/tiny-gemma4-vlm": 8,
+    "ort-genai/models/multimodal-decoder-no-input-ids": 10,
+    "ort-genai/models/multimodal-decoder-with-input-ids": 10,
+    "ort-genai/models/phi3-v": 32064,
+    "ort-genai/models/qwen2-5-vl": 152064,
+    "ort-genai/models/qwen3-vl": 151936,
+}
+
+# Encoder-decoders -> rows and source tokens that their graphs fix
+ENCODER_DECODERS = {"ort-genai/models/marian-batch": (2, 2), "ort-genai/models/marian-batch-beams": (4, 3)}
+
 VISION, DIFFUSION, SPEECH = "a vision-language pipeline", "a diffusion pipeline", "a speech synthesis pipeline"
 ENCODER_DECODER, WORKFLOW = "an encoder-decoder pipeline", "a workflow package"
 
@@ -46,7 +61,6 @@ REFUSED = {
     "packages/tiny-codec": "a single-pass pipeline",
     "packages/tiny-diffusion": DIFFUSION,
     "packages/tiny-eagle3": "a decoder on embeddings",
-    "packages/tiny-gemma4-vlm": VISION,
     "packages/tiny-glm52-qmoe-indexshare": "operator IndexShare of the domain 'pkg.nxrt'",
     "packages/tiny-masked-diffusion": "a masked-diffusion language model",
     "packages/tiny-native-sub4-engine": "operator BlockQuantizedMatMul of the domain 'pkg.nxrt'",
@@ -58,21 +72,13 @@ REFUSED = {
     "packages/tiny-whisper": ENCODER_DECODER,
     "packages-workflow/tiny-llm-scatter-workflow": WORKFLOW,
     "packages-workflow/comfyui_workflows/txt2img_sd15": WORKFLOW,
-    "ort-genai/models/engine/synthetic-paged": "an export for paged attention",
-    "ort-genai/models/gemma4": "a vision, audio and language pipeline",
-    "ort-genai/models/marian-batch": ENCODER_DECODER,
-    "ort-genai/models/marian-batch-beams": ENCODER_DECODER,
-    "ort-genai/models/multimodal-decoder-no-input-ids": VISION,
-    "ort-genai/models/multimodal-decoder-with-input-ids": VISION,
-    "ort-genai/models/phi3-v": VISION,
     "ort-genai/models/pipeline-model": "a decoder split into several graphs",
-    "ort-genai/models/qwen2-5-vl": VISION,
-    "ort-genai/models/qwen3-vl": VISION,
     "ort-genai/models/whisper": ENCODER_DECODER,
 }
 
 NO_PACKAGES = {
     "packages-workflow/tiny-fp8-kv": "several graphs (identity.onnx, scatter.onnx)",
+    "ort-genai/models/gemma4": "dummy_text.onnx, which does not exist",
     "ort-genai/models/mistral3": "is no model package",
 }
 
@@ -88,6 +94,41 @@ def test_single_graph_decoder_resolves(name: str, shared_cases: Path) -> None:
     assert (resolve(package).cache is CacheStyle.PAGED) == (name in PAGED)
     assert package.eos_token_ids == eos
     assert package.warnings == ()
+
+
+@pytest.mark.parametrize("name", ENCODER_DECODERS)
+def test_encoder_decoder_resolves_as_two_graphs(name: str, shared_cases: Path) -> None:
+    batch, width = ENCODER_DECODERS[name]
+
+    package = read(shared_cases / name)
+    contract = resolve(package)
+
+    assert (contract.cache, contract.vocab_size, contract.context_limit) == (CacheStyle.CROSS, 32001, 768)
+    assert contract.max_batch == batch
+    assert contract.encoder is not None
+    assert contract.encoder.width == width
+    assert [(cross.input, cross.source, cross.name) for cross in contract.cross] == [
+        ("encoder_hidden_states", "encoder", "encoder_outputs"),
+        ("encoder_attention_mask", "request", ""),
+    ]
+    assert [(pair.past, pair.present, pair.dims) for pair in contract.states] == [
+        ("rnn_states_prev", "rnn_states", (3, batch, 512))
+    ]
+    assert package.encoder is not None
+    assert (package.encoder.start_token_id, package.encoder.end_token_id) == (32000, 0)
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_decoder_on_embeddings_resolves_as_one_graph(name: str, shared_cases: Path) -> None:
+    package = read(shared_cases / name)
+    contract = resolve(package)
+
+    assert contract.vocab_size == JOINED[name]
+    assert (contract.input_ids.name, contract.input_ids.rank) == ("input_ids", 2)
+    assert contract.position_ids is None or contract.position_ids.rank == 2
+    assert contract.model_bytes
+    assert len(package.warnings) == 1
+    assert "not used: vision" in package.warnings[0]
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -109,7 +150,7 @@ def test_folder_that_is_no_package_says_so(name: str, shared_cases: Path) -> Non
 
 def test_every_folder_of_the_cases_is_in_a_table(shared_cases: Path) -> None:
     """A folder that is added later must not pass unseen; workflow packages are covered by the next test."""
-    tables = DECODERS.keys() | REFUSED.keys() | NO_PACKAGES.keys()
+    tables = DECODERS.keys() | JOINED.keys() | ENCODER_DECODERS.keys() | REFUSED.keys() | NO_PACKAGES.keys()
 
     unseen = {
         str(path.parent.relative_to(shared_cases))

@@ -305,3 +305,40 @@ def test_rows_of_another_length_are_refused() -> None:
 
     with pytest.raises(Exception, match="64"):
         ours(session, np.zeros((2, 63), np.float32))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_each_instruction_set_gives_the_product(any_isa: str, bits: int) -> None:
+    for level in (EXACT, ROUNDED):
+        for block_size, n, k, count in ((32, 70, 160, 1), (32, 33, 300, 40), (16, 17, 100, 5), (128, 45, 300, 17)):
+            weights = make_weights(n, k, bits=bits, block_size=block_size, zero_points=block_size != 128, bias=True)
+            check(weights, rows_of(count, k), level)
+        half = make_weights(45, 96, bits=bits, zero_points=True, bias=True, dtype="float16")
+        check(half, rows_of(5, 96, "float16"), level)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_each_instruction_set_gives_parts_swiglu_and_rows_of_prompts(any_isa: str, bits: int) -> None:
+    parts = [make_weights(50, 160, bits=bits, bias=True, seed=seed) for seed in (0, 1)]
+    rows = rows_of(40, 160)
+    gate, up = ours(ours_session(parts, threads=2, prompt_rows=True), rows, [0] * 40)
+    for found, part in zip((gate, up), parts, strict=True):
+        assert (np.abs(found - part.times(rows)) <= error_bound(rows, part, rounded=True)).all()
+
+    (joined,) = ours(ours_session(parts, swiglu=True), rows)
+    np.testing.assert_allclose(joined, silu(gate.astype(np.float64)) * up, rtol=2e-5, atol=2e-5)
+
+    of_prompt = ours(ours_session(parts, threads=2, prompt_rows=True), rows, [1] * 40)
+    for found, part in zip(of_prompt, parts, strict=True):
+        bound = error_bound(rows, part, rounded=True, tiles=any_isa == "amx")
+        assert (np.abs(found - part.times(rows)) <= bound).all()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_each_instruction_set_keeps_the_bits_of_a_row_in_any_company(any_isa: str, bits: int) -> None:
+    for level in (EXACT, ROUNDED):
+        session = ours_session([make_weights(77, 160, bits=bits, bias=True)], accuracy_level=level, threads=2)
+        rows = rows_of(33, 160)
+        together = ours(session, rows)[0]
+        for count in (1, 2, 5, 16):
+            np.testing.assert_array_equal(ours(session, rows[-count:])[0], together[-count:])

@@ -12,30 +12,7 @@ import pytest
 from tests.kernels.operator import Array, Case, Node, Sequence, make_case, make_session
 from tests.kernels.reference import expected_output, fill_past
 
-ISAS = ("plain", "neon", "avx2", "avx512")
 MIXED = [Sequence(past=33, new=7), Sequence(past=0, new=21), Sequence(past=5, new=0), Sequence(past=300, new=1)]
-
-
-def _supported(isa: str) -> bool:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ONNX_GENAI_CPU_ISA", isa)
-        try:
-            make_session(Node().model())
-        except Exception as error:
-            if "ONNX_GENAI_CPU_ISA" not in str(error):
-                raise
-            return False
-    return True
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each instruction set that this CPU has, chosen for the sessions of the test."""
-    name = str(request.param)
-    if not _supported(name):
-        pytest.skip(f"this CPU or build has no {name}")
-    monkeypatch.setenv("ONNX_GENAI_CPU_ISA", name)
-    return name
 
 
 def tolerance(node: Node, expected: Array) -> float:

@@ -146,6 +146,7 @@ def write_noise_package(
     context_length: int = 4096,
     eos: Sequence[int] = (2,),
     specials: Sequence[str] = (),
+    added: Sequence[str] = (),
     chat_template: str | None = CHATML,
 ) -> Path:
     """A package that writes at random, with the tokenizer `byte_level_tokenizer`: the row of logits of the last id.
@@ -158,10 +159,12 @@ def write_noise_package(
         context_length: As the package says.
         eos: Ids that end an answer.
         specials: Further special tokens.
+        added: Further tokens that are no special ones.
         chat_template: Of the package.
     """
     tokenizer = byte_level_tokenizer()
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in specials])
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in added])
     vocab_size = tokenizer.get_vocab_size()
     width = vocab_size + padding
     logits = np.random.default_rng(seed).standard_normal((width, width)).astype(np.float32)

@@ -466,3 +466,36 @@ def test_template_file_wins_over_the_tokenizers_with_a_warning(tmp_path: Path) -
 
     assert package.chat_template.default == "J"
     assert "differs from chat_template.jinja, which is used" in package.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "expected"),
+    [
+        ({"forced_bos_token_id": 7}, {}, ("config.json", 7)),
+        ({"forced_bos_token_id": 7}, {"forced_bos_token_id": 0}, ("generation_config.json", 0)),
+        ({"forced_bos_token_id": None}, {"decoder_start_token_id": 2}, None),
+    ],
+)
+def test_forced_first_token_of_an_encoder_decoder_is_warned_of(
+    config: dict[str, Any], generation: dict[str, Any], expected: tuple[str, int] | None, tmp_path: Path
+) -> None:
+    files: dict[str, Any] = {"encoder_model.onnx": None, "decoder_model_merged.onnx": None}
+    config = {"is_encoder_decoder": True, "decoder_start_token_id": 2, **config}
+    write(tmp_path, {**files, "config.json": config, "generation_config.json": generation})
+
+    warnings = read(tmp_path).warnings
+
+    if expected is None:
+        assert warnings == ()
+        return
+    file, token = expected
+    assert warnings == (
+        f"{tmp_path / file}: forced_bos_token_id is {token}, and is not applied; ask for forced_tokens={{0: {token}}} "
+        "where an answer shall begin with it",
+    )
+
+
+def test_forced_first_token_of_another_model_is_no_warning(tmp_path: Path) -> None:
+    write(tmp_path, {"model.onnx": None, "config.json": {"forced_bos_token_id": 7}})
+
+    assert read(tmp_path).warnings == ()

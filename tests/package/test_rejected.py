@@ -124,11 +124,11 @@ def test_metadata_of_a_kind_that_cannot_run_yet_names_the_kind(
 @pytest.mark.parametrize(
     ("block", "text"),
     [
-        ({"encoder": {}}, "an encoder-decoder pipeline"),
-        ({"vision": {}, "embedding": {}}, "a vision-language pipeline (components: embedding, vision, decoder)"),
+        ({"encoder": {"inputs": {"audio_features": "a"}}}, "an encoder-decoder pipeline for speech"),
+        ({"encoder": {}, "embedding": {}}, "an encoder-decoder pipeline"),
+        ({"vision": {}, "encoder": {}, "embedding": {}}, "a vision-language pipeline (components: encoder, embedding,"),
         ({"vision": {}, "speech": {}}, "a vision, audio and language pipeline"),
         ({"speech": {}}, "an audio-language pipeline"),
-        ({"embedding": {}}, "a decoder on embeddings"),
         ({"joiner": {}, "encoder": {}}, "a transducer"),
         ({"decoder": {"pipeline": []}}, "a decoder split into several graphs"),
     ],
@@ -143,10 +143,10 @@ def test_genai_config_of_several_graphs_names_the_kind(block: dict[str, Any], te
 
 
 FOLDERS = [
-    (["encoder_model.onnx", "decoder_model_merged.onnx"], "an encoder-decoder pipeline"),
-    (["onnx/encoder_model_q4.onnx", "onnx/decoder_model_merged_q4.onnx"], "an encoder-decoder pipeline"),
-    (["onnx/vision_encoder.onnx", "onnx/embed_tokens.onnx", "onnx/decoder_model_merged.onnx"], "a vision-language"),
-    (["audio_encoder.onnx", "embed_tokens.onnx", "decoder_model_merged.onnx"], "an audio-language"),
+    (["encoder_model.onnx", "decoder_with_past_model.onnx"], "an encoder-decoder pipeline"),
+    (["onnx/vision_encoder.onnx", "onnx/embed_tokens.onnx", "onnx/decoder.onnx"], "a vision-language"),
+    (["audio_encoder.onnx", "decoder_model_merged.onnx"], "an audio-language"),
+    (["onnx/encoder_model.onnx", "onnx/embed_tokens.onnx", "onnx/decoder_model_merged.onnx"], "an encoder-decoder"),
     (["encoder_model.onnx", "decoder_postnet_and_vocoder.onnx"], "a speech synthesis"),
     (["model_index.json"], "a diffusion pipeline"),
     (["decoder_model.onnx", "decoder_with_past_model.onnx"], "a pair of graphs that this version does not join"),
@@ -161,6 +161,38 @@ def test_folder_of_several_graphs_names_the_kind(files: list[str], text: str, tm
         read(tmp_path)
 
     assert text in str(caught.value)
+
+
+def test_embedding_without_a_file_is_named(tmp_path: Path) -> None:
+    write(tmp_path, {"genai_config.json": {"model": {**GENAI["model"], "embedding": {}}}, "model.onnx": None})
+
+    with pytest.raises(PackageError, match=r"model\.embedding\.filename is missing"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        ({"encoder": {}}, r"model\.encoder\.filename is missing"),
+        (
+            {"encoder": {"filename": "e.onnx"}, "bos_token_id": None, "pad_token_id": None},
+            "decoder_start_token_id is mi",
+        ),
+        ({"encoder": {"filename": "e.onnx"}, "bos_token_id": 1}, r"e\.onnx"),
+    ],
+)
+def test_encoder_without_what_it_needs_is_named(block: dict[str, Any], text: str, tmp_path: Path) -> None:
+    write(tmp_path, {"genai_config.json": {"model": {**GENAI["model"], **block}}, "model.onnx": None})
+
+    with pytest.raises(PackageError, match=text):
+        read(tmp_path)
+
+
+def test_encoder_decoder_without_a_start_token_is_named(tmp_path: Path) -> None:
+    write(tmp_path, {"config.json": {}, "onnx/encoder_model_q4.onnx": None, "onnx/decoder_model_merged_q4.onnx": None})
+
+    with pytest.raises(PackageError, match=r"is an encoder-decoder pipeline .* has decoder_start_token_id"):
+        read(tmp_path)
 
 
 def test_encoder_decoder_config_is_refused(tmp_path: Path) -> None:

@@ -80,6 +80,34 @@ def test_merged_decoder_is_a_whole_model() -> None:
     assert chosen(names)[0] == ["config.json", "onnx/decoder_model_merged.onnx"]
 
 
+@pytest.mark.parametrize(("variant", "kinds"), [(None, ("_q4", "_q4")), ("fp16", ("_fp16", "_q4")), ("fp32", ("", ""))])
+def test_decoder_comes_with_the_graph_of_its_embeddings(variant: str | None, kinds: tuple[str, str]) -> None:
+    names = [
+        "onnx/vision_encoder_q4.onnx",
+        *(f"onnx/decoder_model_merged{kind}.onnx" for kind in ("", "_fp16", "_q4")),
+        *(f"onnx/embed_tokens{kind}.onnx{data}" for kind in ("", "_q4") for data in ("", "_data")),
+    ]
+
+    embedding = f"onnx/embed_tokens{kinds[1]}.onnx"
+    wanted = {f"onnx/decoder_model_merged{kinds[0]}.onnx", embedding, f"{embedding}_data"}
+    assert set(chosen(names, variant)[0]) == wanted
+
+
+@pytest.mark.parametrize(("variant", "kinds"), [(None, ("_q4", "_q4")), ("fp16", ("_fp16", "_q4")), ("fp32", ("", ""))])
+def test_decoder_comes_with_its_encoder(variant: str | None, kinds: tuple[str, str]) -> None:
+    names = [
+        *(f"onnx/decoder_model_merged{kind}.onnx" for kind in ("", "_fp16", "_q4")),
+        *(f"onnx/encoder_model{kind}.onnx" for kind in ("", "_q4")),
+        "onnx/decoder_model.onnx",
+        "onnx/decoder_with_past_model.onnx",
+    ]
+
+    wanted = {f"onnx/decoder_model_merged{kinds[0]}.onnx", f"onnx/encoder_model{kinds[1]}.onnx"}
+    assert set(chosen(names, variant)[0]) == wanted
+    with pytest.raises(UnsupportedError, match=r"made of several graphs \(encoder_model, encoder_model_q4\)"):
+        chosen([*names, "preprocessor_config.json"], variant)
+
+
 def test_only_graph_is_taken_whatever_its_name() -> None:
     assert chosen(["config.json", "weights/llm.onnx", "weights/llm.onnx.data"]) == (
         ["config.json", "weights/llm.onnx", "weights/llm.onnx.data"],
@@ -121,10 +149,10 @@ def test_package_at_the_root_takes_what_a_graph_needs() -> None:
         ([], None, NotFoundError, "its weights are elsewhere"),
         (["a.onnx", "b.onnx"], None, NotFoundError, r"has the graphs a\.onnx, b\.onnx, but none with a usual name"),
         (
-            ["onnx/vision_encoder.onnx", "onnx/embed_tokens_q4.onnx", "onnx/decoder_model_merged.onnx"],
+            ["onnx/vision_encoder.onnx", "onnx/encoder_model_q4.onnx", "onnx/decoder_model_merged.onnx"],
             None,
             UnsupportedError,
-            r"made of several graphs \(embed_tokens_q4, vision_encoder\)",
+            r"made of several graphs \(encoder_model_q4, vision_encoder\)",
         ),
         (["../evil.onnx"], None, PackageError, r"lists the file name '\.\./evil\.onnx', which leads out of it"),
         (["/etc/passwd"], None, PackageError, "leads out of it"),

@@ -69,3 +69,18 @@ def test_tools_are_described_beside_calls_of_earlier_answers(scripted_package: C
 
     assert "<tools>" in found
     assert found.count('{"city": "Oslo"}') == 1
+
+
+@pytest.mark.parametrize("template", [CHATML, CHATML + "{% if tools %}{{ tools | tojson }}{% endif %}"])
+def test_render_shows_the_prompt_that_a_chat_computes(scripted_package: Callable[..., Path], template: str) -> None:
+    tools = [{"type": "function", "function": {"name": "weather", "description": "What it is like outside"}}]
+    with LLM(scripted_package("x", chat_template=template), threads=1) as llm:
+        for messages in (talk(content=None, tool_calls=[CALL]), [{"role": "user", "content": "Hi"}]):
+            for given in (None, tools):
+                text = llm.render(messages, tools=given)
+
+                computed = llm.prepare_chat(messages, None, ChatRequest(tools=tuple(given or ()))).prompt_ids
+                assert llm.tokenizer.decode(list(computed), skip_special_tokens=False) == text
+                assert tuple(llm.encode_chat(messages, tools=given)) == computed
+                assert ("outside" in text) == (given is not None)
+                assert ("Oslo" in text) == (len(messages) > 1)

@@ -149,7 +149,9 @@ def test_fork_goes_its_own_way(llm: LLM) -> None:
 def test_fork_of_a_long_session_takes_less_than_a_millisecond(checksum_package: Callable[..., Path]) -> None:
     with LLM(checksum_package("gqa", context_length=8192), threads=1) as model:
         session = grown(model, length=4096)
+        session.generate(greedy(1))  # computes the KV that a fork must not copy
         before = model.metrics()
+        assert before["kv_hot_cached_blocks"] + before["kv_hot_used_blocks"] >= 4096 // 16
 
         seconds = []
         for _ in range(9):
@@ -158,7 +160,14 @@ def test_fork_of_a_long_session_takes_less_than_a_millisecond(checksum_package: 
             seconds.append(time.perf_counter() - start)
 
         assert sorted(seconds)[4] < 1e-3
-        assert model.metrics()["kv_copied_blocks"] == before["kv_copied_blocks"]
+        after = model.metrics()
+        for name in ("kv_copied_blocks", "kv_allocated_blocks", "kv_hot_used_blocks"):
+            assert after[name] == before[name]
+        child = session.fork()
+        child.append([5])
+        answer = child.generate(greedy(3))
+        assert answer.usage.cached_tokens >= 4096
+        assert list(answer.token_ids) == checksum_generate([*session.tokens, 5], 3)
 
 
 def test_rewind_keeps_the_first_tokens(llm: LLM) -> None:

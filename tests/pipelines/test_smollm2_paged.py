@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from onnx_genai import LLM, SamplingParams
+from tests.models.joined import cut_embedding
 
 pytestmark = pytest.mark.real_model
 
@@ -39,6 +40,15 @@ def test_chunks_of_any_size(smollm2_fp32: Path, chunk: int) -> None:
         # Token by token is slow, so only the shortest.
         for prompt, expected in sorted(zip(PROMPTS, EXPECTED, strict=True), key=lambda pair: len(pair[0]))[:2]:
             assert model.generate(prompt, GREEDY).token_ids == expected
+
+
+def test_table_of_embeddings_in_a_graph_of_its_own(
+    smollm2_fp32: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = cut_embedding(smollm2_fp32, tmp_path_factory.mktemp("smollm2") / "joined")
+    with LLM(folder) as model:
+        assert model.info()["decoder"] == "paged"
+        assert answers(model) == EXPECTED
 
 
 def test_without_and_with_the_prefix_cache(smollm2_fp32: Path) -> None:

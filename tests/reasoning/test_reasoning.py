@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnx_genai.reasoning import MARKERS, ReasoningMarkers, ReasoningSplitter, find_markers, split_reasoning
+from onnx_genai.reasoning import (
+    MARKERS,
+    MarkedText,
+    ReasoningMarkers,
+    ReasoningSplitter,
+    find_markers,
+    split_reasoning,
+)
+from onnx_genai.reasoning.marked import Piece
 
 THINK = ReasoningMarkers("<think>", "</think>")
 CHANNELS = MARKERS[0]
@@ -45,6 +53,23 @@ def test_splits(text: str, inside: bool, expected: tuple[str, str, bool]) -> Non
     assert streamed(list(text), THINK, inside=inside) == expected
 
 
+@pytest.mark.parametrize(
+    "text", ["<think>\nHm, so.\n</think>\n\nThe <b> answer", "<think></think>x", "No <think> here"]
+)
+def test_of_a_mark_that_is_cut_anywhere_nothing_shows(text: str) -> None:
+    reasoning, answer, _ = split_reasoning(text, THINK)
+    for cut in range(len(text)):
+        parts = []
+        for pieces in ([text[:cut]], list(text[:cut])):
+            splitter = ReasoningSplitter(THINK)
+            splits = [split for piece in pieces for split in splitter.feed(piece)] + splitter.finish(was_cut=True)
+            parts.append(("".join(each.reasoning for each in splits), "".join(each.answer for each in splits)))
+
+        assert parts[0] == parts[1], cut
+        assert reasoning.startswith(parts[0][0].rstrip()), cut
+        assert answer.startswith(parts[0][1]), cut
+
+
 def test_channels_may_reason_again() -> None:
     text = (
         "<|channel|>analysis<|message|>one<|end|><|start|>assistant<|channel|>commentary<|message|>text<|end|>"
@@ -54,6 +79,44 @@ def test_channels_may_reason_again() -> None:
     assert (reasoning, unfinished) == ("onetwo", False)
     assert answer == "<|start|>assistant<|channel|>commentary<|message|>text<|end|>end"
     assert streamed(list(text), CHANNELS, inside=False) == (reasoning, answer, unfinished)
+
+
+def kinds(pieces: list[str], markers: ReasoningMarkers, *, inside: bool) -> str:
+    """A letter for each character of a text: of its kind."""
+    marked = MarkedText(markers, inside=inside)
+    found = [each for piece in pieces for each in marked.feed(piece)] + marked.finish()
+    assert "".join(each.text for each in found) == "".join(pieces)
+    return "".join(len(each.text) * each.kind[0] for each in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "expected"),
+    [
+        ("<think>why</think> because", False, "mmmmmmmrrrmmmmmmmmaaaaaaaa"),
+        (" <think>", False, "ammmmmmm"),
+        ("why</think>", True, "rrrmmmmmmmm"),
+        ("a<think>", False, "aaaaaaaa"),
+        ("<think></think><think>", False, "mmmmmmmmmmmmmmmmmmmmmm"),
+        ("<think></think>a<think>", False, "mmmmmmmmmmmmmmmaaaaaaaa"),
+        ("<thi", False, "aaaa"),
+        ("", True, ""),
+    ],
+)
+def test_marked_text_is_whole_and_each_letter_has_a_kind(text: str, inside: bool, expected: str) -> None:
+    for cut in range(len(text) + 1):
+        assert kinds([text[:cut], text[cut:]], THINK, inside=inside) == expected
+    assert kinds(list(text), THINK, inside=inside) == expected
+
+
+def test_marked_text_that_is_cut_in_a_mark_ends_with_a_mark() -> None:
+    marked = MarkedText(THINK)
+
+    assert marked.feed("<think>why</thi") + marked.finish(was_cut=True) == [
+        Piece("<think>", "mark"),
+        Piece("why", "reasoning"),
+        Piece("</thi", "mark"),
+    ]
+    assert marked.inside
 
 
 @given(
@@ -69,6 +132,7 @@ def test_every_cut_gives_the_same(words: list[str], inside: bool, cuts: list[int
     places = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
     pieces = [text[a:b] for a, b in itertools.pairwise(places)]
     assert streamed(pieces, markers, inside=inside) == split_reasoning(text, markers, inside=inside)
+    assert kinds(pieces, markers, inside=inside) == kinds([text], markers, inside=inside)
 
 
 def test_markers_come_from_the_template_or_the_tokens() -> None:

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from onnx_genai import AsyncLLM
+from onnx_genai import AsyncEmbedder, AsyncLLM
 from onnx_genai.server import ModelSpec
 from tests.models.dialogue import write_dialogue_package
+from tests.models.encoder import write_encoder_package
+from tests.server.hesitant import Hesitant
 from tests.server.running import RunningServer
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -51,13 +53,18 @@ def run_tool(name: str, arguments: dict[str, Any]) -> str:
 
 @contextmanager
 def flow_server(folder: Path) -> Iterator[RunningServer]:
-    """A server whose model ``agent`` calls both tools and then speaks; ``person`` says JSON, ``two`` two texts."""
+    """A server whose model ``agent`` calls both tools and then speaks; ``person`` says JSON, ``two`` two texts.
+
+    ``vectors`` makes vectors of words.
+    """
 
     def spec(name: str, *answers: str) -> ModelSpec:
         package = write_dialogue_package(folder / name, answers)
         return ModelSpec(name=name, load=lambda: AsyncLLM(package, threads=1))
 
     specs = [spec("agent", CALLS, SAID), spec("person", '{"name": "Ada", "age": 36}'), spec("two", "Hello.", "Again.")]
+    encoder = write_encoder_package(folder / "vectors")
+    specs.append(ModelSpec(name="vectors", load=lambda: AsyncEmbedder(encoder, threads=1), kind="embedding"))
     with RunningServer(specs) as server:
         yield server.wait_ready()
 
@@ -168,7 +175,7 @@ TOOL_FLOWS: Sequence[tuple[str, Callable[..., Any]]] = (
 
 
 @contextmanager
-def official_client(kind: str, server: RunningServer, **more: Any) -> Iterator[Any]:
+def official_client(kind: str, server: RunningServer | Hesitant, **more: Any) -> Iterator[Any]:
     """A client of OpenAI's or Anthropic's package; the test is skipped where that is absent."""
     import pytest
 

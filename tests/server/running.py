@@ -132,6 +132,14 @@ def raw_request(
         yield connection
 
 
+def read_all(connection: socket.socket) -> bytes:
+    """What comes until the server closes the connection."""
+    whole = b""
+    while piece := connection.recv(65536):
+        whole += piece
+    return whole
+
+
 class _Sleep:
     """A logits processor that takes its time."""
 

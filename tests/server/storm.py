@@ -45,6 +45,8 @@ class Report:
     health: list[float] = field(default_factory=list)
     """Seconds of each answer."""
     left: dict[str, float] = field(default_factory=dict)
+    leaked_blocks: int = -1
+    """KV blocks that sequences hold when all clients have gone, as the engines count them."""
     load: tuple[float, float, float] = (0.0, 0.0, 0.0)
     server_cpu_seconds: float = 0.0
 
@@ -75,7 +77,7 @@ class Report:
             f"done: {dict(self.findings.done.most_common())}",
             f"answers compared: {self.findings.checked}, wrong: {len(self.findings.wrong)}",
             *(f"  {count} times {each}" for each, count in Counter(self.findings.wrong).most_common(20)),
-            f"left behind: {self.left}",
+            f"KV blocks leaked: {self.leaked_blocks}; left behind besides: {self.left or 'nothing'}",
             f"memory: {first:.1f} MiB at the start, {last:.1f} at the end; after the first quarter "
             f"{self.slope * 60 / 2**20:+.3f} MiB a minute, {self.growth / 2**20:+.2f} MiB in all, "
             f"{self.growth_each:+.0f} bytes for each thing done",
@@ -100,6 +102,7 @@ def run_storm(folder: Path, *, minutes: float, connections: int, think: float, s
         report.load = os.getloadavg()
         report.health = json.loads(_stop(prober))
         report.left = _settled(port, server.pid, before)
+        report.leaked_blocks = json.loads(_stop(server))
     finally:
         _stop(server)
     return report
@@ -175,7 +178,9 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 
 def _stop(process: subprocess.Popen[str]) -> str:
-    """Closing its input tells it to end; returns the rest of its output."""
+    """Closing its input tells it to end; returns the rest of its output, once."""
+    if process.poll() is not None and (process.stdout is None or process.stdout.closed):
+        return ""
     try:
         return process.communicate(timeout=60)[0]
     except subprocess.TimeoutExpired:
@@ -198,7 +203,9 @@ def _serve(checksum: str, scripted: str) -> None:
 
     from onnx_genai import AsyncLLM
     from onnx_genai.server import Limits, ModelSpec, Server, ServerConfig
+    from onnx_genai.server.run import settle_heap
 
+    settle_heap()
     specs = [
         # KV of earlier prompts is kept as long as there is room, and memory is not flat before it is full.
         ModelSpec(name=CHECKSUM, load=lambda: AsyncLLM(checksum, threads=1, max_num_seqs=32, host_ram_limit="32MiB")),
@@ -216,6 +223,8 @@ def _serve(checksum: str, scripted: str) -> None:
         time.sleep(0.02)
     print(server.port, flush=True)
     sys.stdin.read()
+    models = [entry.model for entry in server.state.models.entries.values() if entry.model is not None]
+    print(sum(int(model.metrics()["kv_hot_used_blocks"]) for model in models), flush=True)
     server.begin_drain()
     thread.join()
 
@@ -265,6 +274,7 @@ def main(arguments: list[str]) -> int:
     print("\n".join(report.lines()))
     faults = {
         "wrong answers": bool(report.findings.wrong),
+        "KV blocks leaked": report.leaked_blocks != 0,
         "something left behind": bool(report.left),
         "memory grows": report.growth > options.growth * 2**20,
         "/health is slow": report.health_ms(99) >= options.health_ms,

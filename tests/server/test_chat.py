@@ -114,6 +114,9 @@ def test_logit_bias_and_sampling_fields_reach_the_engine(hello: RunningServer) -
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": "5"}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
         ({"max_tokens": 2**63}, "max_tokens"),
         ({"n": 0}, "n"),
         ({"n": 10**6}, "n"),
@@ -170,6 +173,7 @@ def test_a_wrong_field_is_refused_by_name(hello: RunningServer, fields: dict[str
         {"tool_choice": "none"},
         {"temperature": 0},
         {"temperature": 1e-8},
+        {"temperature": 1e-3},
         {"temperature": 2.0, "top_k": 1},
         {"top_k": 0},
         {"reasoning_effort": "low"},
@@ -214,6 +218,9 @@ def test_the_prompt_limit_is_told_with_numbers(hello: RunningServer) -> None:
     assert error["code"] == "context_length_exceeded"
     assert "maximum context length" in error["message"]
     assert "4096" in error["message"]
+    tokens = hello.http.post("/tokenize", json={"messages": [{"role": "user", "content": "x" * 5000}]}).json()["count"]
+    assert tokens > 5000
+    assert str(tokens) in error["message"]
 
 
 def test_a_model_without_template_says_what_to_use(serve: Any, checksum_package: Any) -> None:

@@ -73,8 +73,11 @@ def test_choices_are_told_apart_up_to_their_ends(hello: RunningServer) -> None:
     chunks = hello.chat_chunks(n=3)
 
     assert [text_of(chunks, index) for index in range(3)] == [HELLO] * 3
-    ends = [chunk["choices"][0]["index"] for chunk in chunks if chunk["choices"][0]["finish_reason"]]
-    assert sorted(ends) == [0, 1, 2]
+    choices = [chunk["choices"][0] for chunk in chunks]
+    for index in range(3):
+        own = [choice for choice in choices if choice["index"] == index]
+        assert own[0]["delta"]["role"] == "assistant"
+        assert [choice["finish_reason"] for choice in own] == [None] * (len(own) - 1) + ["stop"]
 
 
 def test_usage_comes_in_a_chunk_of_its_own_when_asked_for(hello: RunningServer) -> None:
@@ -101,7 +104,8 @@ def test_logprobs_of_the_chunks_join_to_those_of_the_whole_answer(hello: Running
         for entry in chunk["choices"][0]["logprobs"]["content"]
     ]
 
-    assert [entry["token"] for entry in pieces] == [entry["token"] for entry in whole]
+    assert pieces == whole
+    assert len(pieces) == hello.chat(**fields).json()["usage"]["completion_tokens"]
 
 
 def test_a_request_that_fails_at_once_has_the_status_of_its_error(hello: RunningServer) -> None:

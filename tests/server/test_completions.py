@@ -124,6 +124,10 @@ def test_each_prompt_has_its_own_answer(checksum: RunningServer) -> None:
         made = checksum.http.post("/detokenize", json={"tokens": history[len(prompt) :]}).json()["prompt"]
         assert choice["text"].split() == [word for word in made.split() if not word.startswith("<")]
     assert answer["usage"]["prompt_tokens"] == 8
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    twice = complete(checksum, prompts, n=2, max_tokens=5, temperature=0, ignore_eos=True)["choices"]
+    assert [choice["index"] for choice in twice] == list(range(6))
+    assert [choice["text"] for choice in twice] == [each["text"] for each in answer["choices"] for _ in range(2)]
 
 
 @pytest.mark.parametrize("prompt", ["", [], [[]], ["a", ""], None, 5, {"a": 1}, [1.5], [True], ["a", 1], [[1], "a"]])
@@ -172,6 +176,9 @@ def test_old_log_probabilities_are_four_lists_of_one_length(hello: RunningServer
     assert lists["text_offset"][:5] == [0, 1, 4, 5, 9]
     assert lists["text_offset"][-1] == len(HELLO)
     assert all(len(top) == 2 for top in lists["top_logprobs"])
+    for token, value, top in zip(lists["tokens"], lists["token_logprobs"], lists["top_logprobs"], strict=True):
+        assert value <= 0
+        assert top[token] == value == max(top.values()), "the answer is greedy"
 
 
 def test_a_token_that_is_no_whole_character_shows_its_bytes(hello: RunningServer) -> None:
@@ -222,7 +229,13 @@ def test_scoring_goes_on_into_the_answer(table: RunningServer) -> None:
 def test_the_same_scores_come_twice(table: RunningServer) -> None:
     fields: dict[str, Any] = {"echo": True, "max_tokens": 0, "logprobs": 3}
 
-    assert complete(table, [3, 4, 5], **fields)["choices"] == complete(table, [3, 4, 5], **fields)["choices"]
+    prompt = [3, 4, 5] * 20
+
+    assert complete(table, prompt, **fields)["choices"] == complete(table, prompt, **fields)["choices"]
+    complete(table, prompt, max_tokens=1)  # now its KV can be found again
+    again = complete(table, prompt, **fields)
+    assert again["choices"] == complete(table, prompt, **fields)["choices"]
+    assert len(again["choices"][0]["logprobs"]["token_logprobs"]) == 60
 
 
 def test_a_prompt_too_long_to_score_is_refused(serve: Callable[..., RunningServer], hello_spec: ModelSpec) -> None:
@@ -254,9 +267,15 @@ def test_a_seed_repeats_an_answer_and_none_does_not(table: RunningServer) -> Non
 
 
 def test_choices_of_one_seed_differ(table: RunningServer) -> None:
-    answer = complete(table, [3], n=8, seed=7, max_tokens=12, ignore_eos=True, temperature=1.5)
+    fields: dict[str, Any] = {"seed": 7, "max_tokens": 12, "ignore_eos": True, "temperature": 1.5}
+    texts = [choice["text"] for choice in complete(table, [3], n=8, **fields)["choices"]]
+    streamed = [""] * 8
+    for chunk in stream(table, [3], n=8, **fields):
+        streamed[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
 
-    assert len({choice["text"] for choice in answer["choices"]}) > 1
+    assert len(set(texts)) > 4
+    assert streamed == texts
+    assert complete(table, [3], n=1, **fields)["choices"][0]["text"] == texts[0]
 
 
 def stream(server: RunningServer, prompt: object = "x", **fields: Any) -> list[dict[str, Any]]:

@@ -80,7 +80,7 @@ def test_timeout_holds_before_the_engine_has_the_request(
         else server.chat(stream=stream, timeout=0.3, response_format=FORM)
     )
 
-    assert response.status_code == 504, response.text
+    assert response.status_code == 408, response.text
     error = response.json()["error"]
     assert error["code"] == "timeout"
     assert "timeout of 0.3 seconds" in error["message"]

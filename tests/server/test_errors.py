@@ -26,7 +26,7 @@ from onnx_genai.errors import (
 )
 from onnx_genai.server import ModelSpec
 from onnx_genai.server.errors import api_error, error_body
-from tests.server.running import RunningServer, raw_request
+from tests.server.running import RunningServer, raw_request, read_all
 
 ROUTES = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template", "/v1/sessions")
 
@@ -95,6 +95,8 @@ def test_a_parameter_is_named_as_clients_name_it() -> None:
         b'{"model": "\xff\xfe"}',
         b'{"model": "\\ud800"}',
         b'{"model": "x", "messages": [{"role": "user", "content": "\\udfff"}], "prompt": "\\ud800"}',
+        b'{"model": "x", "tools": [{"type": "function", "function": {"name": "\\ud800"}}]}',
+        b'{"model": "x", "stop": ["\\udc00"]}',
         b'{"temperature": NaN}',
         b'{"temperature": Infinity}',
         b'{"temperature": 1e999}',
@@ -150,18 +152,46 @@ def test_strange_paths_are_not_found(hello: RunningServer, path: str) -> None:
     assert response.status_code in (403, 404)
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/tokenize", "/apply-template"])
-def test_an_unknown_model_is_told_with_the_names_there_are(hello: RunningServer, path: str) -> None:
-    body = {"model": "no-such-model", "messages": [{"role": "user", "content": "x"}]}
-    if path == "/v1/completions":
-        body["prompt"] = "x"
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/embeddings",
+        "/v1/rerank",
+        "/v1/sessions",
+        "/tokenize",
+        "/detokenize",
+        "/apply-template",
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_unknown_model_is_told_with_the_names_there_are(hello: RunningServer, path: str, stream: bool) -> None:
+    body: dict[str, Any] = {"model": "no-such-model", "messages": [{"role": "user", "content": "x"}]}
+    body |= {"prompt": "x"} if path == "/v1/completions" else {}
+    body = {"model": "no-such-model"} if path in ("/v1/embeddings", "/v1/rerank") else body
+    body |= {"input": "x"} if path in ("/v1/responses", "/v1/embeddings") else {}
+    body |= {"tokens": [5]} if path == "/detokenize" else {}
+    body |= {"query": "x", "documents": ["x"]} if path == "/v1/rerank" else {}
 
-    response = hello.http.post(path, json=body)
+    response = hello.http.post(path, json={**body, "stream": stream} if stream else body)
 
     assert response.status_code == 404
     error = error_of(response)
     assert (error["code"], error["param"]) == ("model_not_found", "model")
     assert "org/hello" in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+def test_an_unknown_model_is_told_in_anthropics_form(hello: RunningServer, path: str) -> None:
+    body = {"model": "no-such-model", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}
+
+    response = hello.http.post(path, json=body)
+
+    assert response.status_code == 404
+    assert response.json()["error"]["type"] == "not_found_error"
+    assert "org/hello" in response.json()["error"]["message"]
 
 
 @pytest.fixture
@@ -173,9 +203,10 @@ def small(serve: Callable[..., RunningServer], hello_spec: ModelSpec) -> Running
 
 def test_a_declared_body_over_the_limit_is_refused_unread(small: RunningServer) -> None:
     with raw_request(small, "/v1/completions", b"x", {"Content-Length": "20000000"}) as connection:
-        answer = connection.recv(65536).decode()
+        answer = read_all(connection).decode()
 
     assert answer.startswith("HTTP/1.1 413 ")
+    assert "larger than 1000 bytes" in answer
 
 
 def test_a_chunked_body_over_the_limit_is_refused(small: RunningServer) -> None:

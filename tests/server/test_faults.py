@@ -13,7 +13,7 @@ import pytest
 
 from onnx_genai import AsyncLLM
 from onnx_genai.server import ModelSpec
-from tests.models.checksum import CHECKSUM_STYLES
+from tests.models.checksum import CHECKSUM_STYLES, VOCAB_SIZE
 from tests.server.conftest import HELLO
 from tests.server.running import RunningServer
 
@@ -52,6 +52,24 @@ def test_ids_beyond_the_vocabulary_are_refused(hello: RunningServer, fields: dic
     assert hello.chat(**fields).status_code == 400
 
 
+def test_the_first_id_beyond_the_vocabulary_is_refused_and_harms_no_neighbour(
+    serve: Serve, checksum_package: Callable[..., Path]
+) -> None:
+    folder = checksum_package("gqa")
+    server = serve(ModelSpec(name="m", load=lambda: AsyncLLM(folder, threads=1))).wait_ready()
+    body = {"prompt": [5, 6, 7], "max_tokens": 300, "temperature": 0, "ignore_eos": True}
+    alone = server.http.post("/v1/completions", json=body).json()["choices"][0]["text"]
+
+    with ThreadPoolExecutor(1) as pool:
+        neighbour = pool.submit(server.http.post, "/v1/completions", json=body)
+        for beyond, status in ((VOCAB_SIZE, 400), (VOCAB_SIZE - 1, 200)):
+            for fields in ({"stop_token_ids": [beyond]}, {"logit_bias": {str(beyond): -100}}):
+                assert (
+                    server.http.post("/v1/completions", json={**body, "max_tokens": 2, **fields}).status_code == status
+                )
+        assert neighbour.result().json()["choices"][0]["text"] == alone
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_model_that_computes_nonsense_fails_that_request_only(
     serve: Serve, checksum_package: Callable[..., Path], stream: bool
@@ -87,6 +105,8 @@ def test_cached_tokens_are_told_streamed_and_not(serve: Serve, checksum_package:
     for each in (first["usage"], second["usage"], usage):
         assert 0 <= each["prompt_tokens_details"]["cached_tokens"] <= each["prompt_tokens"] == 100
     assert usage == second["usage"]
+    cached = [each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in (first, second)]
+    assert cached == [0, 96], "whole blocks of 16, and never the last token"
     assert first["choices"] == second["choices"]
 
 

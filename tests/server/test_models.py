@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onnx_genai import AsyncLLM
 from onnx_genai.errors import InvalidArgumentError, PackageError
-from onnx_genai.server import ModelSpec
+from onnx_genai.server import Limits, ModelSpec
+from onnx_genai.server.model import ServedModel
 from onnx_genai.server.registry import ModelRegistry
 from tests.server.conftest import HELLO
-from tests.server.running import RunningServer, wait_until
+from tests.server.running import RunningServer, chat_body, raw_request, wait_until
 
 Serve = Callable[..., RunningServer]
 
@@ -172,6 +175,134 @@ def test_the_one_unused_for_longest_makes_room(serve: Serve, loads: Loads) -> No
     assert states == {"a": "loaded", "b": "unloaded", "c": "loaded"}
 
 
+@pytest.fixture
+def thousand_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every loaded model says that it holds as much."""
+    monkeypatch.setattr(ServedModel, "held_bytes", lambda _: 1000)
+
+
+def states(server: RunningServer) -> dict[str, str]:
+    return {name: entry.state for name, entry in server.server.state.models.entries.items()}
+
+
+@pytest.mark.usefixtures("thousand_bytes")
+def test_models_leave_when_all_together_hold_too_much(serve: Serve, loads: Loads) -> None:
+    specs = [ModelSpec(name=name, load=loads, eager=False) for name in ("a", "b", "c")]
+    server = serve(*specs, max_model_bytes=2500)
+    for name in ("a", "b", "a", "c"):
+        assert server.chat(model=name).status_code == 200
+        time.sleep(0.01)
+
+    assert states(server) == {"a": "loaded", "b": "unloaded", "c": "loaded"}
+
+
+def test_a_model_that_is_known_to_be_large_makes_room_before_it_loads(serve: Serve, loads: Loads) -> None:
+    specs = [ModelSpec(name=name, load=loads, eager=False, size_bytes=2**30) for name in ("a", "b")]
+    server = serve(*specs, max_model_bytes=2**30 + 1)
+    assert server.chat(model="a").status_code == 200
+    loads.go.clear()
+
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(server.chat, model="b")
+        wait_until(lambda: loads.count == 2, "the second load")
+        before = states(server)
+        loads.go.set()
+
+    assert before == {"a": "unloaded", "b": "loading"}
+    assert second.result().status_code == 200
+
+
+@pytest.mark.usefixtures("thousand_bytes")
+def test_a_model_larger_than_the_bound_is_refused_and_freed(serve: Serve, loads: Loads, caplog: Any) -> None:
+    server = serve(ModelSpec(name="a", load=loads, eager=False), max_model_bytes=10)
+
+    refused = server.chat(model="a")
+
+    assert (refused.status_code, refused.json()["error"]["code"]) == (500, "model_load_failed")
+    assert states(server) == {"a": "unloaded"}
+    assert loads.made[0].engine.closed
+    assert "max_model_bytes is 10" in caplog.text
+
+
+def test_a_model_that_has_grown_makes_others_leave(serve: Serve, loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 1000
+    monkeypatch.setattr(ServedModel, "held_bytes", lambda _: size)
+    specs = [ModelSpec(name=name, load=loads, eager=False) for name in ("a", "b")]
+    server = serve(*specs, max_model_bytes=2500, model_ttl=60, limits=Limits(session_ttl=0.2))
+    assert [server.chat(model=name).status_code for name in ("a", "b")] == [200, 200]
+    assert states(server) == {"a": "loaded", "b": "loaded"}
+
+    size = 2000
+
+    wait_until(lambda: states(server) == {"a": "unloaded", "b": "loaded"}, "the unload")
+    size = 3000  # alone; and what it grows to is no reason to refuse it later
+    time.sleep(0.3)
+    assert states(server) == {"a": "unloaded", "b": "loaded"}
+    size = 1000
+    assert [server.chat(model=name).status_code for name in ("a", "b")] == [200, 200]
+
+
+def test_a_model_that_is_too_large_drives_nobody_out(serve: Serve, loads: Loads) -> None:
+    specs = [
+        ModelSpec(name="a", load=loads, eager=False),
+        ModelSpec(name="b", load=loads, size_bytes=2**40, eager=False),
+    ]
+    server = serve(*specs, max_model_bytes=2**39)
+    assert server.chat(model="a").status_code == 200
+
+    refused = server.chat(model="b")
+
+    assert (refused.status_code, loads.count) == (500, 1)
+    assert states(server) == {"a": "loaded", "b": "unloaded"}
+
+
+@pytest.mark.usefixtures("thousand_bytes")
+def test_at_the_start_a_model_without_room_is_left_to_its_first_request(
+    serve: Serve, loads: Loads, slow_spec: ModelSpec
+) -> None:
+    loads.go.clear()
+    server = serve(slow_spec, ModelSpec(name="m", load=loads), max_model_bytes=1500)
+    wait_until(lambda: loads.count == 1, "the second load")
+
+    with raw_request(server, "/v1/chat/completions", json.dumps(chat_body(max_tokens=1000)).encode()):
+        wait_until(lambda: len(server.server.state.live.open) == 1, "the request")
+        loads.go.set()
+        server.wait_ready()
+        assert states(server)["m"] == "unloaded"
+
+    wait_until(lambda: not server.server.state.live.open, "the end of the request")
+    assert server.chat(model="m").status_code == 200
+
+
+def test_with_a_bound_in_bytes_models_load_one_after_the_other(serve: Serve, loads: Loads) -> None:
+    specs = [ModelSpec(name=name, load=loads, eager=False) for name in ("a", "b")]
+    server = serve(*specs, max_model_bytes=2**40)
+    loads.go.clear()
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(server.chat, model=name) for name in ("a", "b")]
+        wait_until(lambda: set(states(server).values()) == {"loading"}, "both loads")
+        time.sleep(0.1)
+        before = loads.count
+        loads.go.set()
+
+    assert before == 1
+    assert [answer.result().status_code for answer in answers] == [200, 200]
+
+
+@pytest.mark.usefixtures("thousand_bytes")
+def test_models_in_use_keep_their_memory(serve: Serve, loads: Loads, slow_spec: ModelSpec) -> None:
+    server = serve(slow_spec, ModelSpec(name="m", load=loads, eager=False), max_model_bytes=1500)
+    server.wait_ready()
+
+    with raw_request(server, "/v1/chat/completions", json.dumps(chat_body(max_tokens=1000)).encode()):
+        wait_until(lambda: len(server.server.state.live.open) == 1, "the request")
+        response = server.chat(model="m")
+
+    assert response.status_code == 503
+    assert response.headers["retry-after"]
+    assert loads.made[-1].engine.closed
+
+
 def test_two_that_load_at_once_do_not_keep_each_other_out(serve: Serve, loads: Loads) -> None:
     specs = [ModelSpec(name=name, load=loads, eager=False) for name in ("a", "b")]
     server = serve(*specs, max_loaded_models=1)
@@ -194,11 +325,7 @@ def test_an_engine_that_has_ended_is_told_by_health(serve: Serve, loads: Loads) 
 
 
 def test_when_all_are_in_use_one_is_told_to_come_again(serve: Serve, loads: Loads, slow_spec: ModelSpec) -> None:
-    from tests.server.running import chat_body, raw_request
-
     server = serve(slow_spec, ModelSpec(name="m", load=loads, eager=False), max_loaded_models=1).wait_ready()
-    import json
-
     with raw_request(server, "/v1/chat/completions", json.dumps(chat_body(max_tokens=1000)).encode()):
         wait_until(lambda: len(server.server.state.live.open) == 1, "the request")
         response = server.chat(model="m")

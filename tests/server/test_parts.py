@@ -207,6 +207,7 @@ def test_what_was_asked_reaches_the_model(server: RunningServer, say: Say) -> No
     messages, params, more = PartsLLM.calls
     assert messages == [{"role": "user", "content": "Hi"}]
     assert params.max_new_tokens is None
+    assert 0 < more["timeout"] <= 5  # what is left of it
     assert more == {
         "tools": [WEATHER],
         "tool_choice": {"type": "function", "function": {"name": "weather"}},
@@ -215,7 +216,8 @@ def test_what_was_asked_reaches_the_model(server: RunningServer, say: Say) -> No
         "template_kwargs": {"enable_thinking": False, "reasoning_effort": "high"},
         "priority": 2,
         "cache_salt": "s",
-        "timeout": 5,
+        "timeout": more["timeout"],
+        "adapter": None,
     }
 
 

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from onnx_genai import AsyncLLM
 from onnx_genai.server import Limits, ModelSpec
 from onnx_genai.server.errors import ApiError
 from onnx_genai.server.sessions import SessionStore
+from tests.models.checksum import checksum_generate
 from tests.server.conftest import HELLO
 from tests.server.running import RunningServer, chat_body, chunks_of, raw_request, wait_until
 
 Serve = Callable[..., RunningServer]
+
+BLOCK = 16
+"""Tokens of a block of KV; whole blocks are found again."""
+NUM_ANSWER = 16
+WORDS_TEMPLATE = (
+    "{% for message in messages %}{{ 'w5' if message['role'] == 'assistant' else 'w3' }} {{ message['content'] }} w4 "
+    "{% endfor %}{% if add_generation_prompt %}w5{% endif %}"
+)
+
+
+def words(ids: Iterable[int]) -> str:
+    """The text of the token ids with the checksum model's tokenizer."""
+    return " ".join(f"w{each}" for each in ids)
 
 
 def make(server: RunningServer, **fields: Any) -> str:
@@ -34,7 +51,7 @@ def messages(server: RunningServer, session: str) -> list[tuple[str, str]]:
     return [(message["role"], message["content"]) for message in found]
 
 
-def test_a_turn_sees_the_turns_before_it_and_reuses_their_kv(hello: RunningServer) -> None:
+def test_a_turn_sees_the_turns_before_it(hello: RunningServer) -> None:
     session = make(hello, messages=[{"role": "system", "content": "be brief"}])
 
     first = say(hello, session, "one")
@@ -49,6 +66,34 @@ def test_a_turn_sees_the_turns_before_it_and_reuses_their_kv(hello: RunningServe
         ("assistant", HELLO),
     ]
     assert second.json()["usage"]["prompt_tokens"] > first.json()["usage"]["prompt_tokens"] + 10
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_only_the_new_tokens_of_a_turn_are_computed(
+    serve: Serve, checksum_package: Callable[..., Path], tmp_path: Path, stream: bool
+) -> None:
+    folder = shutil.copytree(checksum_package("gqa"), tmp_path / "words")
+    (folder / "chat_template.jinja").write_text(WORDS_TEMPLATE, "utf-8")
+    server = serve(ModelSpec(name="words", load=lambda: AsyncLLM(folder, threads=1))).wait_ready()
+    session = make(server)
+    options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    known: list[int] = []
+    for said in (range(10, 60), range(11, 16), range(10, 40)):
+        prompt = [*known, 3, *said, 4, 5]
+        answer = checksum_generate(prompt, NUM_ANSWER)
+        assert min(answer) > 2, "no special token, which would be no word of the answer"
+        stepped = server.metric("num_step_tokens")
+
+        response = say(server, session, words(said), temperature=0, max_tokens=NUM_ANSWER, **options)
+
+        usage = chunks_of(response.text)[-1]["usage"] if stream else response.json()["usage"]
+        assert messages(server, session)[-1] == ("assistant", words(answer))
+        assert usage["prompt_tokens"] == len(prompt)
+        # The last token of an answer goes through the model only when something follows it.
+        cached = max(len(known) - 2, 0) // BLOCK * BLOCK
+        assert usage["prompt_tokens_details"]["cached_tokens"] == cached
+        assert server.metric("num_step_tokens") - stepped == len(prompt) - cached + NUM_ANSWER - 1
+        known = [*prompt, *answer, 4]
 
 
 def test_a_streamed_turn_is_remembered(hello: RunningServer) -> None:
@@ -91,7 +136,7 @@ def test_a_turn_that_fails_or_is_left_changes_nothing(slow: RunningServer) -> No
     session = make(slow)
 
     assert say(slow, session, temperature=-1).status_code == 400
-    assert say(slow, session, max_tokens=1000, timeout=0.1).status_code == 504
+    assert say(slow, session, max_tokens=1000, timeout=0.1).status_code == 408
     sent = b'{"messages":[{"role":"user","content":"x"}],"max_tokens":1000}'
     with raw_request(slow, "/v1/chat/completions", sent, {"X-Session-Id": session}):
         wait_until(lambda: slow.http.get(f"/v1/sessions/{session}").json()["busy"], "the turn")

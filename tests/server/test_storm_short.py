@@ -15,5 +15,6 @@ def test_after_a_short_storm_no_answer_was_wrong_and_nothing_is_left(tmp_path: P
 
     assert report.findings.wrong == []
     assert report.left == {}
+    assert report.leaked_blocks == 0
     assert report.findings.checked > 20
     assert len(report.health) > 10

@@ -220,13 +220,14 @@ def mutations(text: str, count: int, seed: int) -> list[str]:
 @pytest.mark.parametrize("example", EXAMPLES, ids=IDS)
 def test_mutations_never_raise_and_never_depend_on_the_cut(example: Example) -> None:
     form = FORMATS[example.form]
-    known = {name for name, _ in example.calls} | {"get_weather", "now"}
     for number, mutant in enumerate(mutations(example.text, 200, seed=7)):
         content, calls = parse_tool_calls(mutant, form, TOOLS)
         check_calls(calls)
         for call in calls:
             # Nothing is invented: the name stands in the text, letter by letter.
-            assert call.name in known or call.name in mutant
+            assert call.name in mutant
+        for cut in range(1, len(mutant)):
+            assert streamed([mutant[:cut], mutant[cut:]], form) == (content, calls), (mutant, cut)
         cuts = random.Random(number)
         places = sorted({cuts.randrange(len(mutant) + 1) for _ in range(4)} | {0, len(mutant)})
         pieces = [mutant[a:b] for a, b in itertools.pairwise(places)]
@@ -244,8 +245,8 @@ def test_mutations_never_raise_and_never_depend_on_the_cut(example: Example) -> 
         ("hermes", "<tool_call>{'name': 'now'}</tool_call>"),
         ("hermes", '<tool_call>{"name": "", "arguments": {}}</tool_call>'),
         ("hermes", '<tool_call>{"name": 3}</tool_call>'),
-        ("hermes", '<tool_call>{"name": "now", "arguments": {"a": 1}'),
         ("hermes", "<tool_call> what is this </tool_call>"),
+        ("deepseek", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{now\n```json\n{}\n```<｜tool▁call▁end｜>"),
         ("hermes", "<tool_call><function=now><parameter=a>1</function></tool_call>"),
         ("mistral", '[TOOL_CALLS][{"name": "now"}, {"nome": "x"}]'),
         ("phi4", '<|tool_call|>[{"name": "now", "arguments": 3}]<|/tool_call|>'),
@@ -270,11 +271,9 @@ def test_mutations_never_raise_and_never_depend_on_the_cut(example: Example) -> 
         ("hermes", '<tool_call>{"name": "now", "arguments": "' + "[" * 100_000 + '"}</tool_call>'),
         ("hermes", '<tool_call>{"name": "now", "arguments": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}}</tool_call>"),
         ("mistral", "[TOOL_CALLS]now" + " " * 20_000 + "!"),
-        ("deepseek", "<｜tool▁call▁begin｜>" + " " * 20_000 + "!"),
+        ("deepseek", "<｜tool▁call▁begin｜>" + " " * 20_000 + "!<｜tool▁call▁end｜>"),
         ("channels", "<|channel|>final" + " " * 5000 + "!<|message|>x"),
-        ("channels", "<|channel|>commentary to=functions.now <|constrain|>json<|message|>"),
-        ("channels", "<|channel|>commentary to=functions.now <|constrain|>json<|message|>\n"),
-        ("channels", '<|channel|>commentary to=functions.now <|constrain|>json<|message|>{"a": 1'),
+        ("channels", '<|channel|>commentary to=functions.now <|constrain|>json<|message|>{"a": 1<|call|>'),
         ("pythonic", "[now(1)]"),
         ("pythonic", "[now(**{})]"),
     ],
@@ -282,8 +281,10 @@ def test_mutations_never_raise_and_never_depend_on_the_cut(example: Example) -> 
 def test_malformed_calls_stay_text(form: str, text: str) -> None:
     parser = ToolCallParser(FORMATS[form], TOOLS)
     items = [*parser.feed(text), *parser.finish()]
-    assert items == [text]
+    assert "".join(item for item in items if isinstance(item, str)) == text
+    assert all(isinstance(item, str) for item in items)
     assert parser.malformed == 1
+    assert streamed(list(text), FORMATS[form]) == parse_tool_calls(text, FORMATS[form], TOOLS)
 
 
 @pytest.mark.parametrize("prefix", ["", "r", "u"])
@@ -320,6 +321,7 @@ def test_any_number_of_calls_in_a_row() -> None:
         ('{"name": "now"};{"a": 1}', ';{"a": 1}', 1),
         ('{"name": "now"};{"name": "rm"}', ';{"name": "rm"}', 1),
         ('{"name": "now"};{"name": ', ';{"name": ', 1),
+        ('{"name": "now"};{"nome": ', ';{"nome": ', 1),
         ('{"name": "now"} {"name": "now"}', "", 2),
         ('<|python_tag|>{"name": "rm"}; {"name": "now"}', "", 2),
         (";", ";", 0),
@@ -440,12 +442,15 @@ def test_text_without_calls_is_not_touched(form: str, text: str) -> None:
     assert parse_tool_calls(text, FORMATS[form], TOOLS) == (text, ())
 
 
+OPENERS = {name: (*form.openers, *form.at_start, *form.after_call) for name, form in FORMATS.items()}
+
+
 @given(st.text(alphabet="<>{}[]\"'\\/|tool_calfunction=:,;()` \n1", max_size=80), st.sampled_from(sorted(FORMATS)))
 def test_any_text_is_either_text_or_calls(text: str, form: str) -> None:
     content, calls = parse_tool_calls(text, FORMATS[form], TOOLS)
     check_calls(calls)
     if not calls and form != "channels":
-        assert content == text
+        assert content == text or text.replace(content, "", 1).strip().startswith(OPENERS[form])
     assert streamed(list(text), FORMATS[form]) == (content, calls)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import pytest
 from hypothesis import given
@@ -41,13 +42,68 @@ def slow_end(text: str, opening: str, closing: str, quotes: tuple[str, ...]) -> 
 @given(ALPHABET, st.lists(st.integers(0, 41), max_size=5))
 def test_an_end_is_the_same_however_the_text_comes(inner: str, cuts: list[int]) -> None:
     text = "[" + inner
-    json_scan, code_scan = Scan(), Scan()
-    json_end, code_end = None, None
+    code_scan = Scan()
+    code_end = None
     for cut in sorted({min(cut, len(text)) for cut in cuts} | {len(text)}):
-        json_end = json_end or json_scan.json_end(text[:cut], 0)
         code_end = code_end or code_scan.code_end(text[:cut], 0)
-    assert json_end == slow_end(text, "{[", "}]", ('"',))
     assert code_end == slow_end(text, "{[(", "}])", ('"""', "'''", '"', "'"))
+
+
+JSON_PIECES = st.lists(
+    st.sampled_from(
+        ["{", "}", "[", "]", '"a"', '"\\""', ":", ",", "1", "-0.5e3", "tru", "true", "null", " ", "\n", "x", '"']
+    ),
+    max_size=12,
+)
+
+
+@given(JSON_PIECES, st.integers(1, 4))
+def test_an_end_of_json_is_the_one_of_the_library_however_the_text_comes(pieces: list[str], size: int) -> None:
+    text = "  [" + "".join(pieces)
+    scan = Scan()
+    ends = [scan.json_end(text[:cut], 2) for cut in range(3, len(text) + size, size)]
+    found = next((end for end in ends if end is not None), None)
+    try:
+        expected: int | None = json.JSONDecoder(strict=False).raw_decode(text, 2)[1]
+    except json.JSONDecodeError:
+        expected = None
+
+    assert found == expected or (expected is None and found == 2)
+    assert Scan().json_end(text, 2) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("{", None),
+        ('{"na', None),
+        ('{"name"', None),
+        ('{"name" :', None),
+        ('{"name": "x', None),
+        ('{"name": "x \\', None),
+        ('{"name": "x", ', None),
+        ('{"a": tr', None),
+        ('{"a": -', None),
+        ('{"a": 1.', None),
+        ('{"a": [1, {"b": []', None),
+        ("{ and", 0),
+        ("{`", 0),
+        ('{"name" is', 0),
+        ('{"name": x', 0),
+        ('{"name": "x" y', 0),
+        ('{"a": 1,}', 0),
+        ('{"a": 01', 0),
+        ('{"a": truth', 0),
+        ('{"a": [1}', 0),
+        ("[1 2", 0),
+        ("[,", 0),
+        ("{1", 0),
+        ("{'a'", 0),
+    ],
+)
+def test_what_no_text_makes_json_of_is_told_at_once(text: str, end: int | None) -> None:
+    assert Scan().json_end(text, 0) == end
+    assert end is None or Scan().json_end(text + " }", 0) == end
 
 
 @pytest.mark.parametrize("text", ['["""a"b"""]', "['', ''']''']", '["\\""]', "[f(a='it\\'s', b=\"]\")]", "['''''']"])

@@ -21,6 +21,7 @@ struct EpDevice;
 struct HardwareDevice;
 struct KernelContext;
 struct KernelInfo;
+struct LoraAdapter;
 struct MemoryInfo;
 struct ModelMetadata;
 struct RunOptions;
@@ -212,6 +213,9 @@ using SessionGetInputName = Function<36, 1, Status*(const Session*, std::size_t,
 using SessionGetOutputName = Function<37, 1, Status*(const Session*, std::size_t, Allocator*, char**)>;
 using SessionGetInputTypeInfo = Function<33, 1, Status*(const Session*, std::size_t, TypeInfo**)>;
 using SessionGetOutputTypeInfo = Function<34, 1, Status*(const Session*, std::size_t, TypeInfo**)>;
+using SessionGetOverridableInitializerCount = Function<32, 1, Status*(const Session*, std::size_t*)>;
+using SessionGetOverridableInitializerName = Function<38, 1, Status*(const Session*, std::size_t, Allocator*, char**)>;
+using SessionGetOverridableInitializerTypeInfo = Function<35, 1, Status*(const Session*, std::size_t, TypeInfo**)>;
 using SessionEndProfiling = Function<110, 2, Status*(Session*, Allocator*, char**)>;
 
 // Run options.
@@ -222,6 +226,11 @@ using RunOptionsUnsetTerminate = Function<47, 1, Status*(RunOptions*)>;
 using AddRunConfigEntry = Function<165, 8, Status*(RunOptions*, const char*, const char*)>;
 using RunOptionsEnableProfiling = Function<415, 25, Status*(RunOptions*, const PathChar*)>;
 using RunOptionsDisableProfiling = Function<416, 25, Status*(RunOptions*)>;
+
+// Adapters.
+using CreateLoraAdapterFromArray = Function<281, 20, Status*(const void*, std::size_t, Allocator*, LoraAdapter**)>;
+using ReleaseLoraAdapter = Function<282, 20, void(LoraAdapter*)>;
+using RunOptionsAddActiveLoraAdapter = Function<283, 20, Status*(RunOptions*, const LoraAdapter*)>;
 
 // Values and types.
 using CreateTensorAsOrtValue =

@@ -40,33 +40,6 @@ std::optional<double> smallest_quota(const std::string& root, std::string path, 
   }
 }
 
-std::optional<double> cpu_quota() {
-  const std::optional<std::string> groups = read_file("/proc/self/cgroup");
-  if (!groups) return std::nullopt;
-  const auto read_v2 = [](const std::string& folder) -> std::optional<double> {
-    const std::optional<std::string> text = read_file(folder + "/cpu.max");
-    return text ? parse_cpu_max(*text) : std::nullopt;
-  };
-  const auto read_v1 = [](const std::string& folder) -> std::optional<double> {
-    const std::optional<double> quota = read_number(folder + "/cpu.cfs_quota_us");
-    const std::optional<double> period = read_number(folder + "/cpu.cfs_period_us");
-    if (!quota || !period || *quota <= 0 || *period <= 0) return std::nullopt;
-    return *quota / *period;
-  };
-  std::optional<double> smallest;
-  const auto consider = [&smallest](std::optional<double> quota) {
-    if (quota && (!smallest || *quota < *smallest)) smallest = quota;
-  };
-  if (const auto path = parse_cgroup_path(*groups, "")) {
-    consider(smallest_quota("/sys/fs/cgroup", *path, read_v2));
-  }
-  if (const auto path = parse_cgroup_path(*groups, "cpu")) {
-    consider(smallest_quota("/sys/fs/cgroup/cpu", *path, read_v1));
-    consider(smallest_quota("/sys/fs/cgroup/cpu,cpuacct", *path, read_v1));
-  }
-  return smallest;
-}
-
 #if defined(__linux__)
 /// CPUs in the affinity mask; empty when the kernel does not tell.
 std::vector<int> allowed_cpus() {
@@ -134,10 +107,37 @@ std::optional<std::string> parse_cgroup_path(std::string_view text, std::string_
   return std::nullopt;
 }
 
-int usable_physical_cores() {
+std::optional<double> cgroup_cpu_quota(const std::string& root) {
+  const std::optional<std::string> groups = read_file(root + "/proc/self/cgroup");
+  if (!groups) return std::nullopt;
+  const auto read_v2 = [](const std::string& folder) -> std::optional<double> {
+    const std::optional<std::string> text = read_file(folder + "/cpu.max");
+    return text ? parse_cpu_max(*text) : std::nullopt;
+  };
+  const auto read_v1 = [](const std::string& folder) -> std::optional<double> {
+    const std::optional<double> quota = read_number(folder + "/cpu.cfs_quota_us");
+    const std::optional<double> period = read_number(folder + "/cpu.cfs_period_us");
+    if (!quota || !period || *quota <= 0 || *period <= 0) return std::nullopt;
+    return *quota / *period;
+  };
+  std::optional<double> smallest;
+  const auto consider = [&smallest](std::optional<double> quota) {
+    if (quota && (!smallest || *quota < *smallest)) smallest = quota;
+  };
+  if (const auto path = parse_cgroup_path(*groups, "")) {
+    consider(smallest_quota(root + "/sys/fs/cgroup", *path, read_v2));
+  }
+  if (const auto path = parse_cgroup_path(*groups, "cpu")) {
+    consider(smallest_quota(root + "/sys/fs/cgroup/cpu", *path, read_v1));
+    consider(smallest_quota(root + "/sys/fs/cgroup/cpu,cpuacct", *path, read_v1));
+  }
+  return smallest;
+}
+
+int usable_physical_cores(const std::string& root) {
   int cores = allowed_physical_cores();
   if (cores < 1) cores = static_cast<int>(std::thread::hardware_concurrency());
-  if (const std::optional<double> quota = cpu_quota()) {
+  if (const std::optional<double> quota = cgroup_cpu_quota(root)) {
     cores = std::min(cores, static_cast<int>(std::ceil(*quota)));
   }
   return std::max(cores, 1);

@@ -7,6 +7,9 @@
 #include <sstream>
 #include <string>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 #if defined(__linux__)
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -148,27 +151,10 @@ void release_file_pages(const void* data, std::size_t size_bytes) {
 void release_file_pages(const void* /*data*/, std::size_t /*size_bytes*/) {}
 #endif
 
-std::optional<FilePlace> file_place(const void* data) {
-  const auto address = reinterpret_cast<std::uintptr_t>(data);
-  std::ifstream maps("/proc/self/maps");
-  std::string line;
-  while (std::getline(maps, line)) {
-    char* rest = nullptr;
-    const std::uintptr_t start = std::strtoull(line.c_str(), &rest, 16);
-    if (*rest != '-') continue;
-    const std::uintptr_t end = std::strtoull(rest + 1, &rest, 16);
-    if (address < start || address >= end) continue;
-    std::istringstream fields(rest);
-    std::string permissions;
-    std::string device;
-    std::int64_t offset = 0;
-    std::uint64_t inode = 0;
-    fields >> std::hex >> permissions >> offset >> device >> std::dec >> inode;
-    if (!fields) return std::nullopt;
-    if (inode == 0) return std::nullopt;
-    return FilePlace{device + ":" + std::to_string(inode), offset + static_cast<std::int64_t>(address - start)};
-  }
-  return std::nullopt;
+void trim_heap() {
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
 }
 
 }  // namespace genai

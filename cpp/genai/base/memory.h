@@ -19,16 +19,9 @@ std::int64_t resident_set_bytes();
 /// readable, from the file. Memory that was allocated or written to is left alone. Linux only; thread-safe.
 void release_file_pages(const void* data, std::size_t size_bytes);
 
-/// Where mapped memory comes from.
-struct FilePlace {
-  std::string file;  ///< device and inode, as the kernel writes them
-  std::int64_t offset = 0;
-
-  friend bool operator==(const FilePlace&, const FilePlace&) = default;
-};
-/// The place of `data` in the file that is mapped there; nullopt when no file is, or the system does not tell. Two
-/// places are equal only for the same byte of the same file. Linux only; thread-safe.
-std::optional<FilePlace> file_place(const void* data);
+/// Gives freed memory of the heap back to the system, also where something after it is still used: what reading a
+/// tokenizer or a graph leaves. Takes a millisecond or two. With glibc only; thread-safe.
+void trim_heap();
 
 /// Bytes of a line such as "MemAvailable:  123 kB" in the text of /proc/meminfo. For tests.
 std::optional<std::int64_t> parse_meminfo(std::string_view text, std::string_view key);

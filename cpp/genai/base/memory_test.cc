@@ -3,7 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <vector>
 
 #if defined(__linux__)
@@ -40,10 +43,6 @@ TEST_CASE("ReleaseFilePages_MappedFile_LeavesMemoryAndStaysReadable") {
   const std::int64_t before = resident_set_bytes();
 
   release_file_pages(mapped, kSize);
-  REQUIRE(file_place(mapped + 5).has_value());
-  CHECK(file_place(mapped + 5)->offset == 5);
-  CHECK(file_place(mapped + kSize - 1)->file == file_place(mapped)->file);
-  CHECK_FALSE(file_place(content.data()).has_value());
   CHECK(before - resident_set_bytes() > static_cast<std::int64_t>(kSize) * 3 / 4);
   CHECK(sum() == static_cast<std::ptrdiff_t>(kSize));
 
@@ -54,6 +53,25 @@ TEST_CASE("ReleaseFilePages_MappedFile_LeavesMemoryAndStaysReadable") {
   munmap(mapped, kSize);
   std::fclose(file);
 }
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("TrimHeap_HolesAmongUsedPieces_LeaveMemory") {
+  constexpr std::size_t kPiece = std::size_t{64} << 10;  // not a mapping of its own
+  std::vector<std::unique_ptr<char[]>> freed;
+  std::vector<std::unique_ptr<char[]>> kept;
+  for (int i = 0; i < 512; ++i) {
+    freed.push_back(std::make_unique<char[]>(kPiece));
+    kept.push_back(std::make_unique<char[]>(64));
+  }
+  freed.clear();
+  const std::int64_t before = resident_set_bytes();
+
+  trim_heap();
+
+  CHECK(before - resident_set_bytes() > static_cast<std::int64_t>(kPiece) * 512 / 2);
+  CHECK(kept.back()[63] == 0);
+}
+#endif
 
 TEST_CASE("ReleaseFilePages_Allocated_KeepsContent") {
   std::vector<char> memory(8 << 20, 'x');

@@ -36,6 +36,7 @@ void TraceBuffer::span(TraceName which, std::int64_t start_ns, std::int64_t end_
        .name = which,
        .kind = TraceKind::kSpan,
        .thread = thread_});
+  if (fills_thread(which)) filled_ns_ = end_ns;
 }
 
 void TraceBuffer::counter(TraceName which, std::int64_t value) {
@@ -53,7 +54,8 @@ void TraceBuffer::next_block() {
   }
 }
 
-void TraceBuffer::reset(std::size_t max_events) {
+void TraceBuffer::reset(std::size_t max_events, std::int64_t now_ns) {
+  filled_ns_ = now_ns;
   std::vector<TraceEvent> forgotten;
   take(forgotten);
   const std::lock_guard lock(mutex_);
@@ -96,8 +98,9 @@ Tracer::Tracer() {
 
 void Tracer::start(TraceLevel level, std::size_t max_events, std::string ops_folder) {
   ops_folder_ = std::move(ops_folder);
-  for (const std::unique_ptr<TraceBuffer>& buffer : buffers_) buffer->reset(max_events);
-  started_ns_.store(std::max(trace_now_ns(), started_ns() + 1), std::memory_order_relaxed);
+  const std::int64_t now_ns = std::max(trace_now_ns(), started_ns() + 1);
+  for (const std::unique_ptr<TraceBuffer>& buffer : buffers_) buffer->reset(max_events, now_ns);
+  started_ns_.store(now_ns, std::memory_order_relaxed);
   level_.store(level, std::memory_order_relaxed);
 }
 

@@ -35,7 +35,7 @@ enum class TraceKind : std::uint8_t {
 
 /// What an event tells; name() gives the text. `a` and `b` are the event's two numbers.
 enum class TraceName : std::uint8_t {
-  // Spans of the engine thread that fill its time.
+  // Spans of the engine thread that fill its time: each begins where the one before it ended.
   kWait,     ///< nothing to do
   kInbox,    ///< taking requests and calls of other threads
   kStep,     ///< a: prompt tokens, b: other tokens
@@ -84,6 +84,11 @@ inline constexpr std::size_t kNumTraceNames = static_cast<std::size_t>(TraceName
 /// E.g. "first_token".
 std::string_view name(TraceName which);
 
+/// True for the spans that fill the time of the engine thread.
+constexpr bool fills_thread(TraceName which) {
+  return which <= TraceName::kPublish;
+}
+
 /// A record; plain memory, so that rows of them can be handed over as bytes. Times: nanoseconds of steady_clock.
 struct TraceEvent {
   std::int64_t start_ns = 0;
@@ -119,8 +124,13 @@ class TraceBuffer {
   void span(TraceName which, std::int64_t start_ns, std::int64_t end_ns, std::int64_t a = 0, std::int64_t b = 0);
   void counter(TraceName which, std::int64_t value);
 
-  /// Forgets what is there, and keeps at most `max_events` (at least two blocks) from now on.
-  void reset(std::size_t max_events);
+  /// Where the next span that fills the thread's time begins: at the end of the last one, or at the last reset.
+  /// Writer only.
+  std::int64_t filled_ns() const noexcept { return filled_ns_; }
+
+  /// Forgets what is there, and keeps at most `max_events` (at least two blocks) from `now_ns` on.
+  /// Requires: called by the writer, or when there is none.
+  void reset(std::size_t max_events, std::int64_t now_ns);
   /// Appends the events that were not taken yet to `events`; returns how many were lost since the last reset.
   std::int64_t take(std::vector<TraceEvent>& events);
 
@@ -135,6 +145,7 @@ class TraceBuffer {
   const TraceThread thread_;
   const std::atomic<TraceLevel>& level_;
   std::shared_ptr<Block> current_;  ///< writer only; shared with blocks_, which may drop it
+  std::int64_t filled_ns_ = 0;      ///< writer only
   std::mutex mutex_;
   std::deque<std::shared_ptr<Block>> blocks_;  ///< oldest first; guarded by mutex_
   std::size_t max_blocks_ = 2;                 ///< guarded by mutex_
@@ -175,12 +186,13 @@ class Tracer {
   std::string ops_folder_;
 };
 
-/// Records the time from its construction to its end. Does nothing when recording is off at its construction.
+/// Records the time from its construction, or for spans that fill the thread's time from the end of the last of them,
+/// to its end. Does nothing when recording is off at its construction.
 class TraceSpan {
  public:
   TraceSpan(TraceBuffer& buffer, TraceName which, std::int64_t a = 0, std::int64_t b = 0)
       : buffer_(buffer.on() ? &buffer : nullptr), which_(which), a_(a), b_(b) {
-    if (buffer_ != nullptr) start_ns_ = trace_now_ns();
+    if (buffer_ != nullptr) start_ns_ = fills_thread(which) ? buffer_->filled_ns() : trace_now_ns();
   }
   ~TraceSpan() {
     if (buffer_ != nullptr) buffer_->span(which_, start_ns_, trace_now_ns(), a_, b_);

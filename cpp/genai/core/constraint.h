@@ -27,6 +27,8 @@ class TokenMatcher {
   /// Goes on by tokens that the grammar allows, in order. Throws kInvalidArgument when it has become too complex, or
   /// does not allow one.
   virtual void accept(std::span<const TokenId> tokens) = 0;
+  /// A matcher at the same place, which goes on by itself. Cheap.
+  virtual std::unique_ptr<TokenMatcher> clone() const = 0;
   /// Takes the last `count` accepted tokens back.
   virtual void rollback(std::int64_t count) = 0;
   /// Tokens that must come next, as the tokenizer itself would write them; may be empty although one is forced.

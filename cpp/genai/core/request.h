@@ -2,7 +2,9 @@
 
 #include "genai/base/error.h"
 #include "genai/base/ids.h"
+#include "genai/core/adapter.h"
 #include "genai/core/constraint.h"
+#include "genai/core/encoder_inputs.h"
 #include "genai/core/hooks.h"
 #include "genai/core/sampling_params.h"
 
@@ -16,7 +18,8 @@ namespace genai {
 
 /// What a user submits: one prompt, one set of parameters.
 struct Request {
-  std::vector<TokenId> prompt;  ///< not empty, ids in [0, vocab)
+  std::vector<TokenId> prompt;  ///< not empty, ids in [0, vocab); of an encoder-decoder: what its decoder begins with
+  std::shared_ptr<const EncoderInputs> encoder_inputs;  ///< of an encoder-decoder, else null; shared by its sequences
   SamplingParams params;
   std::vector<std::shared_ptr<LogitsHook>> logits_hooks;  ///< shared with other requests that carry the same object
   std::shared_ptr<SamplerHook> sampler_hook;              ///< may be null
@@ -24,13 +27,14 @@ struct Request {
   int priority = 0;                                       ///< higher runs first; see sched::SchedulerConfig
   std::optional<double> timeout_seconds;                  ///< from submission; then kDeadlineExceeded
   std::string cache_salt;                                 ///< only requests with the same salt share cached KV
+  std::vector<AdapterSpan> adapters;                      ///< in the order of `first`, each another; empty = none
 };
 
 enum class FinishReason { kStop, kLength, kAbort, kError };
 
 /// Token counts of a request.
 struct Usage {
-  std::int64_t prompt_tokens = 0;
+  std::int64_t prompt_tokens = 0;      ///< of an encoder-decoder: of the source
   std::int64_t completion_tokens = 0;  ///< over all choices
   std::int64_t cached_tokens = 0;
 };

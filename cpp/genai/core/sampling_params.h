@@ -59,6 +59,8 @@ struct SamplingParams {
   EarlyStopping early_stopping = EarlyStopping::kHeuristic;
   bool logprobs = false;
   int top_logprobs = 0;
+  /// Rows of logits that are all equal are no fault of the model. Not in Python's SamplingParams.
+  bool accept_equal_logits = false;
 };
 
 }  // namespace genai

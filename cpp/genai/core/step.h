@@ -1,6 +1,8 @@
 #pragma once
 
 #include "genai/base/ids.h"
+#include "genai/core/adapter.h"
+#include "genai/core/encoder_inputs.h"
 #include "genai/core/kv.h"
 
 #include <cstdint>
@@ -23,6 +25,8 @@ struct ScheduledSequence {
   /// Blocks of positions [0, num_computed_tokens + num_scheduled_tokens) at least; a loan like `tokens`. Counts only,
   /// without meaning, for decoders with contiguous KV.
   std::span<const BlockId> block_table = {};
+  const EncoderInputs* encoder_inputs = nullptr;  ///< of an encoder-decoder: its source; a loan like `tokens`
+  std::span<const AdapterSpan> adapters = {};     ///< of the request; a loan like `tokens`
 };
 
 /// What to run in one step: schedule() makes it, the runner executes it, update() closes it.

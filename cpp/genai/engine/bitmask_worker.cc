@@ -37,7 +37,13 @@ void BitmaskWorker::begin(std::span<BitmaskJob> jobs) {
     num_done_ = 0;
     wanted_ = true;
   }
-  if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
+  if (!thread_.joinable()) {
+    thread_ = std::thread([this] {
+      *id_ = std::this_thread::get_id();
+      loop();
+      *id_ = std::thread::id();  // the system may use it again
+    });
+  }
   changed_.notify_all();
 }
 

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -39,12 +40,15 @@ class BitmaskWorker {
   void begin(std::span<BitmaskJob> jobs);
   /// Returns when all jobs are done; the caller helps. Does nothing without jobs.
   void finish();
+  /// The thread that works, none while there is none. It may be read after the worker is gone.
+  std::shared_ptr<const std::atomic<std::thread::id>> thread_id() const { return id_; }
 
  private:
   void loop();
   void work();
 
   TraceBuffer& trace_;
+  std::shared_ptr<std::atomic<std::thread::id>> id_ = std::make_shared<std::atomic<std::thread::id>>();
   std::thread thread_;
   std::mutex mutex_;
   std::condition_variable changed_;

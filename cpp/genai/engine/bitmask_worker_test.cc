@@ -3,7 +3,12 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 namespace genai::engine {
@@ -19,6 +24,7 @@ class OneTokenMatcher final : public TokenMatcher {
     bitmask[static_cast<std::size_t>(token_) / 32] |= std::uint32_t{1} << (token_ % 32);
   }
   void accept(std::span<const TokenId> /*tokens*/) override {}
+  std::unique_ptr<TokenMatcher> clone() const override { return std::make_unique<OneTokenMatcher>(*this); }
   void rollback(std::int64_t /*count*/) override {}
   std::vector<TokenId> forced_tokens() override { return {}; }
   bool can_end() override { return true; }
@@ -64,6 +70,42 @@ TEST_CASE("a job that fails does not touch the others") {
   CHECK(masks[2][0] == 8);
   REQUIRE(jobs[1].error);
   CHECK(jobs[1].error->code() == ErrorCode::kInternal);
+}
+
+TEST_CASE("the thread is known as long as it is there") {
+  Tracer tracer;
+  std::shared_ptr<const std::atomic<std::thread::id>> id;
+  {
+    BitmaskWorker worker(tracer.thread(TraceThread::kGrammar));
+    id = worker.thread_id();
+    CHECK(id->load() == std::thread::id());
+
+    std::atomic<std::thread::id> seen;
+    struct Looks final : TokenMatcher {
+      std::atomic<std::thread::id>& seen;
+      const std::atomic<std::thread::id>& told;
+      Looks(std::atomic<std::thread::id>& where, const std::atomic<std::thread::id>& known)
+          : seen(where), told(known) {}
+      void fill_bitmask(std::span<std::uint32_t> /*bitmask*/) override {
+        if (told.load() == std::this_thread::get_id()) seen = std::this_thread::get_id();
+      }
+      void accept(std::span<const TokenId> /*tokens*/) override {}
+      std::unique_ptr<TokenMatcher> clone() const override { return nullptr; }
+      void rollback(std::int64_t /*count*/) override {}
+      std::vector<TokenId> forced_tokens() override { return {}; }
+      bool can_end() override { return true; }
+      bool must_end() override { return false; }
+    } matcher(seen, *id);
+    while (seen.load() == std::thread::id()) {  // the caller may be quicker
+      std::array<BitmaskJob, 1> jobs{BitmaskJob{.matcher = &matcher, .bitmask = {}, .error = {}}};
+      worker.begin(jobs);
+      std::this_thread::yield();
+      worker.finish();
+    }
+    CHECK(seen.load() != std::this_thread::get_id());
+    CHECK(id->load() == seen.load());
+  }
+  CHECK(id->load() == std::thread::id());
 }
 
 }  // namespace genai::engine

@@ -75,6 +75,7 @@ struct Engine::Impl {
         context_limit(core->context_limit()),
         context_source(core->context_source()),
         block_bytes(core->block_bytes()),
+        helper_id(core->helper_id()),
         tracer(core->tracer()),
         trace(tracer->thread(TraceThread::kEngine)),
         last_metrics(core->metrics()) {
@@ -86,8 +87,12 @@ struct Engine::Impl {
     });
   }
 
-  /// A user's processor runs on the engine thread, and may call the engine or drop the last reference to it.
-  bool on_own_thread() const { return std::this_thread::get_id() == thread_id; }
+  /// A user's processor runs on the engine thread, and may call the engine or drop the last reference to it. So may
+  /// Python's garbage collector, on any thread that runs Python: a grammar's tokenizer, or the grammar itself.
+  bool on_own_thread() const {
+    const std::thread::id here = std::this_thread::get_id();
+    return here == thread_id || here == *helper_id;
+  }
 
   void stop() {
     {
@@ -142,6 +147,13 @@ struct Engine::Impl {
     }
   }
 
+  /// For calls of its const methods that any thread may make.
+  std::shared_ptr<const EngineCore> open_core() const {
+    const std::lock_guard lock(mutex);
+    if (stopping || !core) throw closed_error();
+    return core;
+  }
+
   const std::int64_t max_queue;
   const pid_t owner_pid;
   OutputQueue outputs;
@@ -152,6 +164,7 @@ struct Engine::Impl {
   const std::int64_t context_limit;
   const std::string context_source;
   const std::int64_t block_bytes;
+  const std::shared_ptr<const std::atomic<std::thread::id>> helper_id;
   const std::shared_ptr<Tracer> tracer;  // outlives the core: what was recorded can be taken after close()
   TraceBuffer& trace;                    // of tracer; engine thread
 
@@ -288,7 +301,8 @@ Engine::~Engine() {
     return;
   }
   if (impl_->on_own_thread()) {
-    // A processor held the last reference. The thread cannot wait for itself, so it frees everything when it is done.
+    // The last reference was dropped amid a step. The thread cannot wait for itself, so it frees everything when it is
+    // done; nor can it for a thread that it waits for.
     impl_->stop();
     impl_->thread.detach();
     Impl& impl = *impl_;
@@ -298,31 +312,43 @@ Engine::~Engine() {
   close();
 }
 
-RequestId Engine::submit(Request request, Delivery delivery) {
+std::shared_ptr<const Adapter> Engine::load_adapter(const AdapterFile& file) const {
   impl_->check_process();
-  std::shared_ptr<const EngineCore> core;
-  {
-    const std::lock_guard lock(impl_->mutex);
-    if (impl_->stopping || !impl_->core) throw closed_error();
-    core = impl_->core;
-  }
-  core->validate(request);
-  RequestId id;
+  return impl_->open_core()->load_adapter(file);
+}
+
+RequestId Engine::submit(Request request, Delivery delivery) {
+  std::vector<Request> requests;
+  requests.push_back(std::move(request));
+  return submit_all(std::move(requests), delivery).front();
+}
+
+std::vector<RequestId> Engine::submit_all(std::vector<Request> requests, Delivery delivery) {
+  impl_->check_process();
+  const std::shared_ptr<const EngineCore> core = impl_->open_core();
+  for (const Request& request : requests) core->validate(request);
+  std::vector<RequestId> ids;
+  ids.reserve(requests.size());
   {
     const std::lock_guard lock(impl_->mutex);
     if (impl_->stopping) throw closed_error();
-    if (static_cast<std::int64_t>(impl_->open_requests.size()) >= impl_->max_queue) {
-      throw Error(ErrorCode::kQueueFull, "the queue is full: " + std::to_string(impl_->max_queue) +
-                                             " requests are open (max_queue); try again later");
+    const std::int64_t num_open = std::ssize(impl_->open_requests);
+    if (num_open + std::ssize(requests) > impl_->max_queue) {
+      throw Error(ErrorCode::kQueueFull, "the queue is full: " + std::to_string(num_open) + " open and " +
+                                             std::to_string(requests.size()) + " new requests, but max_queue is " +
+                                             std::to_string(impl_->max_queue) + "; try again later");
     }
-    id = RequestId{impl_->next_request++};
-    impl_->outputs.open(id, delivery);
-    impl_->open_requests.insert(id);
-    impl_->inbox.submissions.push_back(
-        {.id = id, .request = std::move(request), .seed = random_seed(), .submitted = seconds_now()});
+    for (Request& request : requests) {
+      const RequestId id{impl_->next_request++};
+      impl_->outputs.open(id, delivery);
+      impl_->open_requests.insert(id);
+      impl_->inbox.submissions.push_back(
+          {.id = id, .request = std::move(request), .seed = random_seed(), .submitted = seconds_now()});
+      ids.push_back(id);
+    }
   }
   impl_->wake.notify_one();
-  return id;
+  return ids;
 }
 
 std::vector<Event> Engine::wait(RequestId id, std::chrono::milliseconds timeout, WaitFor wait_for) {

@@ -2,6 +2,7 @@
 
 #include "genai/base/ids.h"
 #include "genai/base/trace.h"
+#include "genai/core/adapter.h"
 #include "genai/core/model_spec.h"
 #include "genai/core/request.h"
 #include "genai/core/token_table.h"
@@ -44,9 +45,16 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  /// Loads an adapter that requests of this engine may carry. It is freed with the last reference to it: that of the
+  /// caller, or of a request. Throws kBadPackage, kUnsupported, kBackend, kAborted (closed).
+  std::shared_ptr<const Adapter> load_adapter(const AdapterFile& file) const;
+
   /// Accepts the request or throws: kInvalidArgument, kContextOverflow, kQueueFull, kAborted (closed).
   /// Does not wait for the model. `delivery`: who takes the events.
   RequestId submit(Request request, Delivery delivery = Delivery::kOwn);
+
+  /// Accepts all of the requests, so that they start in the same step if there is room, or none.
+  std::vector<RequestId> submit_all(std::vector<Request> requests, Delivery delivery = Delivery::kOwn);
 
   /// Takes the request's events, waiting up to `timeout`; empty = timed out. kNotFound after the last. See OutputQueue.
   std::vector<Event> wait(RequestId id, std::chrono::milliseconds timeout, WaitFor wait_for = WaitFor::kPiece);

@@ -1,5 +1,7 @@
 #include "genai/engine/engine_core.h"
 
+#include "genai/engine/kv_salt.h"
+
 #include <algorithm>
 #include <chrono>
 #include <sstream>
@@ -71,6 +73,7 @@ void EngineCore::add(RequestId id, Request request, std::uint64_t seed, double n
   active->id = id;
   active->max_total_tokens = limits_.grant_total_tokens(request, active->budget_cap);
   active->request = std::move(request);
+  active->request.cache_salt = kv_salt(active->request.cache_salt, active->request.adapters);
   const Request& own = active->request;
   active->submitted = submitted.value_or(now);
   if (own.timeout_seconds) active->deadline = active->submitted + *own.timeout_seconds;
@@ -84,7 +87,8 @@ void EngineCore::add(RequestId id, Request request, std::uint64_t seed, double n
                   .prompt = own.prompt,
                   .max_total_tokens = active->max_total_tokens,
                   .priority = own.priority,
-                  .cache_salt = own.cache_salt},
+                  .cache_salt = own.cache_salt,
+                  .encoder_inputs = own.encoder_inputs},
                  now);
   if (active->deadline) deadlines_.emplace(*active->deadline, id);
   ++metrics_.num_requests;
@@ -103,11 +107,15 @@ void EngineCore::add_choices(ActiveRequest& active, std::uint64_t seed) {
          .output = SequenceOutput(choice, output_params, options_.eos_ids, tokens_),
          .sampler = std::make_unique<sampling::SequenceSampler>(params, options_.eos_ids, vocab_size_, seed, choice)});
     if (active.request.grammar) {
-      active.choices.back().grammar =
-          std::make_unique<GrammarState>(*active.request.grammar, static_cast<std::int64_t>(tokens_->size()));
+      active.choices.back().grammar = std::make_unique<GrammarState>(*active.request.grammar, grammar_facts());
     }
     owners_[sequence] = {&active, static_cast<std::size_t>(choice)};
   }
+}
+
+GrammarState::Facts EngineCore::grammar_facts() {
+  if (!closing_) closing_.emplace(*tokens_, vocab_size_);
+  return {.num_tokens = std::ssize(tokens_->bytes), .closing = &*closing_, .eos_ids = options_.eos_ids};
 }
 
 void EngineCore::add_beams(ActiveRequest& active, std::uint64_t seed) {
@@ -135,7 +143,9 @@ void EngineCore::emit(ActiveRequest& active, ActiveChoice& choice, Event event) 
     owners_.erase(choice.id);
     if (++active.num_finished == active.choices.size()) {
       event.last = true;
-      event.usage.prompt_tokens = static_cast<std::int64_t>(active.request.prompt.size());
+      const Request& request = active.request;
+      event.usage.prompt_tokens =
+          request.encoder_inputs ? request.encoder_inputs->num_tokens : std::ssize(request.prompt);
       for (const ActiveChoice& each : active.choices) event.usage.completion_tokens += each.output.num_tokens();
       event.usage.cached_tokens = active.num_cached_tokens;
       event.budget_cap = active.budget_cap;

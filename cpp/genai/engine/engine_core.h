@@ -3,6 +3,7 @@
 #include "genai/base/error.h"
 #include "genai/base/ids.h"
 #include "genai/base/trace.h"
+#include "genai/core/adapter.h"
 #include "genai/core/request.h"
 #include "genai/core/step.h"
 #include "genai/core/token_table.h"
@@ -15,9 +16,11 @@
 #include "genai/engine/request_trace.h"
 #include "genai/engine/row_sampling.h"
 #include "genai/engine/swap_cost_meter.h"
+#include "genai/grammar/closing.h"
 #include "genai/runner/model_runner.h"
 #include "genai/sched/scheduler.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -27,6 +30,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -55,6 +59,9 @@ class EngineCore {
   /// from any thread.
   void validate(const Request& request) const { limits_.validate(request); }
 
+  /// See ModelRunner; any thread may call it.
+  std::shared_ptr<const Adapter> load_adapter(const AdapterFile& file) const { return runner_->load_adapter(file); }
+
   /// Requires: validate() passed. `seed` is used when the request has none. The timeout counts from `now`.
   /// The timeout counts from `submitted`, by default from `now`.
   void add(RequestId id, Request request, std::uint64_t seed, double now,
@@ -79,6 +86,8 @@ class EngineCore {
   /// Starts recording anew, see Tracer::start(); requests that are there are noted.
   void start_trace(TraceLevel level, std::size_t max_events, std::string ops_folder);
   const std::shared_ptr<Tracer>& tracer() const { return tracer_; }
+  /// The thread beside that of step() which may call code of a user.
+  std::shared_ptr<const std::atomic<std::thread::id>> helper_id() const { return bitmask_worker_.thread_id(); }
   /// Records the totals and gauges that have changed.
   void trace_counters(const Metrics& metrics) { request_trace_.counters(metrics, tracer_->started_ns()); }
 
@@ -118,6 +127,7 @@ class EngineCore {
   // A step.
   bool step_parts(double now);
   bool make_plan(double now, StepPlan& plan);
+  void lend_adapters(StepPlan& plan) const;
   void finish_plan(double now);
   bool apply_kv_ops();
   void start_kv_anew(std::span<const KvOp> ops, const std::string& reason);
@@ -133,6 +143,7 @@ class EngineCore {
   Event take_token(const Row& row, RowJob& job, sched::SequenceResult& result);
   void advance_beams(double now);
   void own_beams(ActiveRequest& active);
+  GrammarState::Facts grammar_facts();
 
   std::unique_ptr<runner::ModelRunner> runner_;
   std::shared_ptr<const TokenTable> tokens_;
@@ -150,6 +161,7 @@ class EngineCore {
   SwapCostMeter cost_meter_;
   PlanExecution execution_;
   RowSampling row_sampling_;
+  std::optional<grammar::Closing> closing_;  ///< made with the first grammar
   BitmaskWorker bitmask_worker_{tracer_->thread(TraceThread::kGrammar)};
   std::uint64_t next_sequence_ = 1;
   std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;

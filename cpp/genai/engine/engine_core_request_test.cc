@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,14 @@ TEST_CASE("Timeout_OfAWaitingRequest_EndsItWithoutATokenWhileOthersRun") {
     CHECK(bench.out[{2, choice}].finish == FinishReason::kError);
   }
   CHECK(bench.num_last[2] == 1);
+}
+
+TEST_CASE("EncoderInputs_ForAModelWithoutAnEncoder_AreRefused") {
+  const Bench bench;
+  Request request = greedy({1}, 1);
+  request.encoder_inputs = std::make_shared<EncoderInputs>();
+
+  CHECK_THROWS_WITH_AS(bench.core.validate(request), doctest::Contains("this model has no encoder"), Error);
 }
 
 TEST_CASE("BadTimeouts_AreRefused") {

@@ -21,18 +21,27 @@ EngineOptions options_with_eos() {
   return options;
 }
 
-/// What greedy search under a grammar gives, worked out by hand.
+bool may_end(const FakeGrammar& grammar, std::size_t place) {
+  const std::vector<TokenId> allowed = grammar.allowed_at(place);
+  return place == grammar.size() || std::ranges::find(allowed, kEos) != allowed.end();
+}
+
+/// What greedy search under a grammar gives, worked out by hand: where the grammar may end for the last time within the
+/// limit, it ends.
 std::vector<TokenId> expected_answer(std::vector<TokenId> history, const FakeGrammar& grammar, std::size_t limit) {
   std::vector<TokenId> out;
+  std::size_t last_end = std::min(limit, grammar.size());
+  while (last_end > 0 && !may_end(grammar, last_end)) --last_end;
   while (out.size() < limit && out.size() < grammar.size()) {
     std::vector<float> row;
     append_fake_row(history, row);
     std::vector<TokenId> allowed = grammar.allowed_at(out.size());
     std::ranges::sort(allowed);
     const TokenId best = *std::ranges::max_element(allowed, {}, [&](TokenId t) { return row[static_cast<size_t>(t)]; });
-    out.push_back(best);
-    history.push_back(best);
-    if (best == kEos) break;
+    const bool ends_here = out.size() == last_end && out.size() > 0;
+    out.push_back(ends_here ? kEos : best);
+    history.push_back(out.back());
+    if (out.back() == kEos) break;
   }
   return out;
 }
@@ -57,7 +66,7 @@ TEST_CASE("Grammar_Greedy_GivesTheBestAllowedTokens_ForcedOrNot") {
       const auto grammar = FakeGrammar::random(seed, {kEos}, forces);
       const Collected& got = bench.out[{static_cast<std::uint64_t>(seed) + 1, 0}];
       CHECK(got.tokens == expected_answer({3, seed % 31, 9}, *grammar, 10));
-      const bool ends = got.tokens.size() == grammar->size() || got.tokens.back() == kEos;
+      const bool ends = got.tokens == expected_answer({3, seed % 31, 9}, *grammar, 100);
       CHECK(got.finish == (ends ? FinishReason::kStop : FinishReason::kLength));
     }
     CHECK(FakeGrammar::num_matchers == 0);

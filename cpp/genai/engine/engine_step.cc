@@ -56,6 +56,7 @@ bool EngineCore::step_parts(double now) {
   StepPlan plan;
   if (!make_plan(now, plan)) return false;
   if (plan.sequences.empty()) return true;
+  lend_adapters(plan);
 
   const double start = clock_();
   {
@@ -111,6 +112,13 @@ bool EngineCore::make_plan(double now, StepPlan& plan) {
   }
   plan = {};
   return true;
+}
+
+/// The scheduler knows nothing of adapters: they are those of the requests.
+void EngineCore::lend_adapters(StepPlan& plan) const {
+  for (ScheduledSequence& sequence : plan.sequences) {
+    sequence.adapters = owners_.at(sequence.id).active->request.adapters;
+  }
 }
 
 /// Carries out what the bookkeeping wants. False when something failed: an open plan is then abandoned, and sequences
@@ -318,9 +326,11 @@ void EngineCore::make_jobs(const StepLogits& logits) {
     if (active.beams) {
       job.beam = active.beams->row_to_fill(row.owner.index);
       job.num_candidates = active.beams->num_candidates();
-    } else if (const GrammarState* grammar = active.choices[row.owner.index].grammar.get()) {
+    } else if (GrammarState* grammar = active.choices[row.owner.index].grammar.get()) {
       job.bitmask = grammar->bitmask();
       job.error = grammar->error();
+      job.grammar = grammar;
+      job.room = active.max_total_tokens - std::ssize(job.tokens) - 1;
     }
   }
 }
@@ -367,9 +377,7 @@ Event EngineCore::take_token(const Row& row, RowJob& job, sched::SequenceResult&
       // What has to be seen token by token is not written ahead.
       const bool sees_each = active.request.params.logprobs || !active.request.logits_hooks.empty() ||
                              active.request.sampler_hook || !active.request.params.forced_tokens.empty();
-      const std::int64_t used = static_cast<std::int64_t>(job.tokens.size()) + 1;
-      const std::int64_t room = sees_each ? 0 : active.max_total_tokens - used;
-      result.forced = choice.grammar->advance(*job.token, room, choice.output, event);
+      result.forced = choice.grammar->advance(*job.token, sees_each ? 0 : job.room, choice.output, event);
       choice.num_forced = static_cast<std::int64_t>(result.forced.size());
       metrics_.num_generated_tokens += choice.num_forced;
     } catch (const Error& error) {

@@ -189,6 +189,22 @@ TEST_CASE("Queue_Full_RefusesOneMore") {
   CHECK(take_all(*engine, engine->submit(greedy({1}, 1))).tokens.size() == 1);
 }
 
+TEST_CASE("SubmitAll_StartsAllInOneStepOrNone") {
+  EngineOptions options;
+  options.max_queue = 2;
+  const auto engine = open(options);
+
+  CHECK_THROWS_WITH_AS(engine->submit_all({greedy({1}, 1), greedy({2}, 1), greedy({3}, 1)}),
+                       doctest::Contains("0 open and 3 new requests, but max_queue is 2"), Error);
+  CHECK_THROWS_AS(engine->submit_all({greedy({1}, 1), greedy({}, 1)}), Error);
+  CHECK(engine->metrics().num_requests == 0);
+  const std::vector<RequestId> ids = engine->submit_all({greedy({1}, 3), greedy({2}, 3)});
+  REQUIRE(ids.size() == 2);
+  CHECK(take_all(*engine, ids[0]).tokens == fake_continuation({1}, 3));
+  CHECK(take_all(*engine, ids[1]).tokens == fake_continuation({2}, 3));
+  CHECK(engine->metrics().num_steps == 3);
+}
+
 TEST_CASE("SlowReader_GetsMergedEvents") {
   const auto engine = open();
   const RequestId slow = engine->submit(greedy({5}, 40));

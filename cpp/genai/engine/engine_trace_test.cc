@@ -55,30 +55,30 @@ TEST_CASE("Engine_NotRecording_TracesNothing") {
 TEST_CASE("Engine_Recording_SpansFillTheTimeOfTheThread") {
   const auto engine = open();
   engine->start_trace(TraceLevel::kFull, 100000, "");
-  const std::int64_t begin = trace_now_ns();
 
   wait_for_end(*engine, engine->submit(greedy({1, 2, 3}, 500)));
-  std::this_thread::sleep_for(milliseconds(50));  // idle time is recorded, too
+  const std::int64_t idle_from = trace_now_ns();
+  std::this_thread::sleep_for(milliseconds(50));
+  const std::int64_t idle_to = trace_now_ns();
   wait_for_end(*engine, engine->submit(greedy({4, 5}, 500)));
   engine->stop_trace();
-  const std::int64_t end = trace_now_ns();
 
-  std::int64_t covered = 0;
   std::int64_t last_end = 0;
-  std::vector<TraceEvent> outer;
+  std::int64_t idle = 0;
+  std::map<TraceName, int> counts;
   for (const TraceEvent& event : engine->take_trace().events) {
-    const bool is_outer = event.name == TraceName::kWait || event.name == TraceName::kInbox ||
-                          event.name == TraceName::kStep || event.name == TraceName::kPublish;
-    if (is_outer && event.thread == TraceThread::kEngine) outer.push_back(event);
-  }
-  for (const TraceEvent& event : outer) {
-    CHECK(event.start_ns >= last_end);
+    if (!fills_thread(event.name) || event.thread != TraceThread::kEngine) continue;
+    if (last_end != 0) CHECK(event.start_ns == last_end);
+    CHECK(event.duration_ns >= 0);
     last_end = event.start_ns + event.duration_ns;
-    covered += event.duration_ns;
+    ++counts[event.name];
+    if (event.name == TraceName::kWait) {
+      idle += std::max<std::int64_t>(0, std::min(last_end, idle_to) - std::max(event.start_ns, idle_from));
+    }
   }
-  CHECK(covered <= last_end - outer.front().start_ns);
-  // Under sanitizers and on busy machines the thread may be stopped between two spans, so this is a rough bound.
-  CHECK(static_cast<double>(covered) >= 0.8 * static_cast<double>(end - begin));
+  CHECK(counts[TraceName::kStep] >= 1000);  // each token is one
+  CHECK(counts[TraceName::kPublish] >= 1000);
+  CHECK(idle > 0);
 }
 
 TEST_CASE("Engine_Recording_TellsTheLifeOfARequest") {

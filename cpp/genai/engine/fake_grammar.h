@@ -65,15 +65,19 @@ class FakeGrammar final : public TokenGrammar {
   std::size_t size() const { return places_.size(); }
 
   static inline std::atomic<int> num_matchers{0};  ///< that live
+  static inline std::atomic<int> num_bitmasks{0};  ///< that were computed
 
  private:
   class Matcher final : public TokenMatcher {
    public:
     explicit Matcher(const FakeGrammar& grammar) : grammar_(grammar) { ++num_matchers; }
+    Matcher(const Matcher& other) : grammar_(other.grammar_), place_(other.place_) { ++num_matchers; }
+    Matcher& operator=(const Matcher&) = delete;
     ~Matcher() override { --num_matchers; }
 
     void fill_bitmask(std::span<std::uint32_t> bitmask) override {
       check(bitmask.size() == bitmask_words(kFakeVocab), "a bitmask has the wrong size");
+      ++num_bitmasks;
       if (static_cast<std::int64_t>(place_) == grammar_.options_.fails_at) {
         throw Error(ErrorCode::kBackend, "fake grammar failure");
       }
@@ -87,9 +91,11 @@ class FakeGrammar final : public TokenGrammar {
         const std::vector<TokenId> allowed = grammar_.allowed_at(place_);
         check(std::ranges::find(allowed, token) != allowed.end(), "a token that the fake grammar does not allow");
         if (static_cast<std::int64_t>(place_) == grammar_.options_.breaks_at) throw std::bad_alloc();
-        ++place_;
+        const bool ends = std::ranges::find(grammar_.options_.eos_ids, token) != grammar_.options_.eos_ids.end();
+        place_ = ends ? grammar_.size() : place_ + 1;
       }
     }
+    std::unique_ptr<TokenMatcher> clone() const override { return std::make_unique<Matcher>(*this); }
     void rollback(std::int64_t count) override { place_ -= static_cast<std::size_t>(count); }
     std::vector<TokenId> forced_tokens() override {
       std::vector<TokenId> out;

@@ -2,6 +2,7 @@
 
 #include "genai/base/error.h"
 #include "genai/base/ids.h"
+#include "genai/core/adapter.h"
 #include "genai/core/step.h"
 #include "genai/core/token_table.h"
 
@@ -19,6 +20,16 @@
 namespace genai::engine {
 
 inline constexpr std::int64_t kFakeVocab = 31;
+
+/// An adapter of a fake runner.
+class FakeAdapter final : public Adapter {
+ public:
+  explicit FakeAdapter(std::uint64_t number) : number_(number) {}
+  std::uint64_t number() const override { return number_; }
+
+ private:
+  std::uint64_t number_;
+};
 
 /// What tests change in a fake runner and see of it; shared because the engine owns the runner.
 struct Faults {
@@ -41,6 +52,25 @@ inline void throw_faults(const StepPlan& plan, const Faults& faults) {
                                       static_cast<std::size_t>(s.num_scheduled_tokens));
     if (std::ranges::find(run, faults.throw_on_token.load()) != run.end()) {
       throw Error(ErrorCode::kBackend, "fake failure");
+    }
+  }
+}
+
+/// What the fake model makes of a token: its id, and another one for each adapter.
+inline TokenId fake_entry(const ScheduledSequence& sequence, std::int64_t position) {
+  const Adapter* const adapter = adapter_at(sequence.adapters, position);
+  const TokenId token = sequence.tokens[static_cast<std::size_t>(position)];
+  return adapter == nullptr ? token : token + 1000 * static_cast<TokenId>(adapter->number());
+}
+
+/// As decoders do: one adapter for all tokens of a run.
+inline void check_one_adapter(const StepPlan& plan) {
+  const Adapter* const first =
+      plan.sequences.empty() ? nullptr
+                             : adapter_at(plan.sequences.front().adapters, plan.sequences.front().num_computed_tokens);
+  for (const ScheduledSequence& s : plan.sequences) {
+    for (std::int64_t i = s.num_computed_tokens; i < s.num_computed_tokens + s.num_scheduled_tokens; ++i) {
+      check(adapter_at(s.adapters, i) == first, "a run has two adapters");
     }
   }
 }

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -70,12 +71,13 @@ class FakePagedRunner final : public runner::ModelRunner {
   }
 
   StepLogits execute(const StepPlan& plan) override {
+    check_one_adapter(plan);
     ++faults_->num_executes;
     throw_faults(plan, *faults_);
     // All write first, as in one run of a graph layer: who writes into a block of another one spoils it.
     for (const ScheduledSequence& s : plan.sequences) {
       for (std::int64_t i = s.num_computed_tokens; i < s.num_computed_tokens + s.num_scheduled_tokens; ++i) {
-        at(s, i) = {s.tokens[static_cast<std::size_t>(i)], static_cast<std::int32_t>(i)};
+        at(s, i) = {fake_entry(s, i), static_cast<std::int32_t>(i)};
       }
     }
     logits_.clear();
@@ -86,7 +88,7 @@ class FakePagedRunner final : public runner::ModelRunner {
       bool is_right = true;
       for (std::int64_t i = 0; i < end; ++i) {
         const Entry& entry = at(s, i);
-        is_right = is_right && entry.position == i && entry.token == s.tokens[static_cast<std::size_t>(i)];
+        is_right = is_right && entry.position == i && entry.token == fake_entry(s, i);
         history_.push_back(entry.token);
       }
       if (!is_right) ++faults_->num_mix_ups;
@@ -109,6 +111,9 @@ class FakePagedRunner final : public runner::ModelRunner {
     std::memcpy(entries.data(), bytes.data(), bytes.size());
   }
   runner::RunnerStats stats() const override { return {}; }
+  std::shared_ptr<const Adapter> load_adapter(const AdapterFile& file) const override {
+    return std::make_shared<const FakeAdapter>(std::stoull(file.path));
+  }
   void interrupt() override {}
 
  private:

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -61,6 +62,7 @@ class FakeRunner final : public runner::ModelRunner {
   }
 
   StepLogits execute(const StepPlan& plan) override {
+    check_one_adapter(plan);
     ++faults_->num_executes;
     throw_faults(plan, *faults_);
     logits_.clear();
@@ -71,7 +73,7 @@ class FakeRunner final : public runner::ModelRunner {
       history.resize(static_cast<std::size_t>(s.num_computed_tokens));
       const std::size_t end = static_cast<std::size_t>(s.num_computed_tokens + s.num_scheduled_tokens);
       check(end <= s.tokens.size(), "the plan is longer than the sequence");
-      for (std::size_t i = history.size(); i < end; ++i) history.push_back(s.tokens[i]);
+      for (std::size_t i = history.size(); i < end; ++i) history.push_back(fake_entry(s, static_cast<std::int64_t>(i)));
       if (!s.needs_logits) continue;
       check(end == s.tokens.size(), "logits were asked before the last token");
       append_fake_row(history, *faults_, logits_);
@@ -85,6 +87,9 @@ class FakeRunner final : public runner::ModelRunner {
   void read_block(KvPlace /*place*/, std::span<std::byte> /*bytes*/) const override { check(false, "no blocks"); }
   void write_block(KvPlace /*place*/, std::span<const std::byte> /*bytes*/) override { check(false, "no blocks"); }
   runner::RunnerStats stats() const override { return {}; }
+  std::shared_ptr<const Adapter> load_adapter(const AdapterFile& file) const override {
+    return std::make_shared<const FakeAdapter>(std::stoull(file.path));
+  }
   void interrupt() override {}
 
  private:

@@ -21,7 +21,7 @@ struct Bed {
   Bed(FakeGrammar::Places places, FakeGrammar::Options options, SamplingParams sampling = {})
       : params(std::move(sampling)),
         grammar(std::move(places), std::move(options)),
-        state(grammar, kFakeVocab),
+        state(grammar, {.num_tokens = kFakeVocab}),
         output(0, params, std::vector<TokenId>{kEos}, fake_token_table()) {}
 
   std::vector<TokenId> take(TokenId token, std::int64_t room, Event& event) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 
 namespace genai::engine {
@@ -33,10 +34,14 @@ RequestLimits::RequestLimits(const runner::RunnerInfo& info, const EngineOptions
       row_width_(info.vocab_size),
       kv_bytes_per_token_(info.kv_bytes_per_token),
       kv_budget_source_(options.kv_budget_source),
-      max_num_seqs_(options.scheduler.max_num_seqs) {}
+      max_num_seqs_(options.scheduler.max_num_seqs),
+      has_encoder_(info.has_encoder),
+      needed_adapter_input_(info.needed_adapter_input) {}
 
 void RequestLimits::validate(const Request& request) const {
   check_prompt(request);
+  check_encoder_inputs(request);
+  check_adapters(request);
   sampling::validate(request.params, vocab_size_);
   if (request.timeout_seconds && !(*request.timeout_seconds > 0.0 && std::isfinite(*request.timeout_seconds))) {
     throw Error(ErrorCode::kInvalidArgument, "timeout is " + std::to_string(*request.timeout_seconds) +
@@ -57,6 +62,24 @@ void RequestLimits::check_prompt(const Request& request) const {
                     "; allowed: 0.." + std::to_string(row_width_ - 1) +
                     " (the width of the model's logits). The tokenizer may not belong to this model.");
   }
+}
+
+void RequestLimits::check_encoder_inputs(const Request& request) const {
+  if (has_encoder_ == (request.encoder_inputs != nullptr)) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              has_encoder_ ? "the request has no encoder inputs; the encoder of this model needs them"
+                           : "the request has encoder inputs, and this model has no encoder; leave them out");
+}
+
+void RequestLimits::check_adapters(const Request& request) const {
+  for (std::size_t i = 0; i < request.adapters.size(); ++i) {
+    const std::int64_t least = i == 0 ? 0 : request.adapters[i - 1].first + 1;
+    check(request.adapters[i].first >= least, "the adapters of a request are not in order");
+  }
+  if (needed_adapter_input_.empty() || adapter_at(request.adapters, 0) != nullptr) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "the request has no adapter, and this model needs one: its graph has no value of its own for \"" +
+                  needed_adapter_input_ + "\". Load an adapter and name it in the request.");
 }
 
 void RequestLimits::check_beams(const Request& request) const {

@@ -35,6 +35,8 @@ class RequestLimits {
 
  private:
   void check_prompt(const Request& request) const;
+  void check_encoder_inputs(const Request& request) const;
+  void check_adapters(const Request& request) const;
   void check_beams(const Request& request) const;
   void check_room(std::int64_t prompt_size) const;
 
@@ -45,6 +47,8 @@ class RequestLimits {
   std::int64_t kv_bytes_per_token_;
   std::string kv_budget_source_;
   int max_num_seqs_;
+  bool has_encoder_;
+  std::string needed_adapter_input_;  ///< empty = requests may have no adapter
 };
 
 }  // namespace genai::engine

@@ -27,7 +27,7 @@ std::optional<Error> check_logits(const RowJob& job, const sampling::RowScan& sc
   if (scan.has_nan) return unusable_logits(job, "NaN");
   if (scan.has_pos_inf) return unusable_logits(job, "+inf");
   if (scan.max == -std::numeric_limits<float>::infinity()) return unusable_logits(job, "all -inf");
-  if (job.vocab_size > 1 && scan.max == scan.min &&
+  if (job.vocab_size > 1 && !job.request->params.accept_equal_logits && scan.max == scan.min &&
       std::ranges::all_of(job.logits.first(job.vocab_size), [&](float x) { return x == scan.max; })) {
     return unusable_logits(job, "all equal to " + std::to_string(scan.max));
   }
@@ -245,6 +245,10 @@ void RowSampling::sample_rows(std::span<RowJob> jobs) {
     }
   }
   run_sampler_hooks(hooked_);
+  for (RowJob& job : jobs) {
+    if (job.error || !job.token || job.grammar == nullptr) continue;
+    guarded(job, [&] { job.token = job.grammar->settle(*job.token, job.room); });
+  }
   for (const Scored& entry : scored_) {
     if (entry.job->error) continue;
     if (entry.job->beam) {

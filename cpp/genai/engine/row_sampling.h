@@ -5,6 +5,7 @@
 #include "genai/core/hooks.h"
 #include "genai/core/request.h"
 #include "genai/engine/beam_search.h"
+#include "genai/engine/grammar_state.h"
 #include "genai/sampling/sequence_sampler.h"
 
 #include <cstddef>
@@ -27,6 +28,8 @@ struct RowJob {
   std::size_t num_candidates = 0;   ///< with `beam`: tokens that are wanted
   /// Tokens that a grammar allows, see core/constraint.h; empty = all.
   std::span<const std::uint32_t> bitmask = {};
+  GrammarState* grammar = nullptr;  ///< what may replace the sampled token by one that ends the answer in time
+  std::int64_t room = 0;            ///< with `grammar`: tokens that may follow the sampled one
 
   // Outcome: exactly one of the two is set; with `beam`, an error or nothing.
   std::optional<TokenId> token;

@@ -31,6 +31,7 @@ class ThreePlaces final : public TokenGrammar {
         ++place;
       }
     }
+    std::unique_ptr<TokenMatcher> clone() const override { return std::make_unique<Matcher>(*this); }
     void rollback(std::int64_t count) override { place -= static_cast<std::size_t>(count); }
     std::vector<TokenId> forced_tokens() override { return {}; }
     bool can_end() override { return must_end(); }

@@ -3,7 +3,7 @@
 #include "genai/base/ids.h"
 #include "genai/core/constraint.h"
 #include "genai/core/token_table.h"
-#include "genai/grammar/library.h"
+#include "genai/grammar/llguidance.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -17,12 +17,6 @@
 #include <vector>
 
 namespace genai::grammar {
-
-enum class Kind {
-  kJsonSchema,
-  kRegex,  ///< Rust's syntax
-  kLark,   ///< llguidance's dialect
-};
 
 /// Which tokens there are.
 struct Vocabulary {
@@ -45,8 +39,7 @@ struct CacheLimits {
 class Compiler {
  public:
   /// Throws kBadPackage when the vocabulary cannot be used. Reading a large vocabulary takes some 100 ms.
-  Compiler(const Library& library, const Vocabulary& vocabulary, CacheLimits limits = {});
-  ~Compiler();
+  Compiler(const Llguidance& llguidance, const Vocabulary& vocabulary, CacheLimits limits = {});
   Compiler(const Compiler&) = delete;
   Compiler& operator=(const Compiler&) = delete;
 
@@ -55,15 +48,18 @@ class Compiler {
   std::shared_ptr<const TokenGrammar> compile(Kind kind, const std::string& source);
 
   /// Tokens that a bitmask covers.
-  std::int64_t vocab_size() const;
+  std::int64_t vocab_size() const { return vocab_size_; }
   std::size_t num_cached() const;
 
  private:
-  struct Tokenizer;
-  class Grammar;
   using Entry = std::pair<std::string, std::shared_ptr<const TokenGrammar>>;
 
-  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::shared_ptr<const TokenGrammar> find(const std::string& key);
+  std::shared_ptr<const TokenGrammar> keep(const std::string& key, std::shared_ptr<const TokenGrammar> grammar);
+
+  std::int64_t vocab_size_;  ///< tokens of the model's tokenizer
+  std::int64_t num_tokens_;  ///< and with an end token that may have been made up
+  std::shared_ptr<const LlgTokenizer> tokenizer_;
   CacheLimits limits_;
   mutable std::mutex mutex_;
   std::list<Entry> entries_;                                           ///< most recently used first, guarded by mutex_

@@ -77,7 +77,7 @@ void check_anchor(const llg_abi::Functions& f, const std::string& path) {
 
 }  // namespace
 
-Library::Library(const std::string& path) : path_(path) {
+Library::Library(const std::string& path) {
   void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* const why = dlerror();

@@ -1,5 +1,8 @@
 #pragma once
 
+#include "genai/grammar/llguidance.h"
+
+#include <memory>
 #include <string>
 
 namespace llg_abi {
@@ -8,8 +11,9 @@ struct Functions;
 
 namespace genai::grammar {
 
-/// A loaded llguidance library. One object for each file, kept until the process ends. Thread-safe.
-class Library {
+/// llguidance by the C functions of a loaded library. One object for each file, kept until the process ends.
+/// Thread-safe.
+class Library final : public Llguidance {
  public:
   /// Opens the extension module of the llguidance wheel at `path` (absolute). The process must be a Python process,
   /// whose symbols the module needs. Throws kInvalidArgument (path not absolute), kNotFound (no such file),
@@ -19,12 +23,10 @@ class Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
-  const llg_abi::Functions& functions() const { return *functions_; }
-  const std::string& path() const { return path_; }
+  std::shared_ptr<const LlgTokenizer> make_tokenizer(LlgVocabulary vocabulary) const override;
 
  private:
   explicit Library(const std::string& path);
-  std::string path_;
   const llg_abi::Functions* functions_ = nullptr;  ///< kept until the process ends
 };
 

@@ -43,6 +43,7 @@ const AttentionKernels& attention_kernels(Isa isa) {
       return kAttentionPlain;
     case Isa::kNeon:
     case Isa::kNeonDot:
+    case Isa::kNeonI8mm:
 #if defined(__aarch64__)
       return kAttentionNeon;
 #else

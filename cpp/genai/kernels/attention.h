@@ -106,15 +106,22 @@ struct Partial {
   static Partial in(float* memory, int rows) { return {memory, memory + rows, memory + 2 * rows}; }
 };
 
+/// A range of keys that a tile meets; tile nullptr = none.
+struct TileRange {
+  const QueryTile* tile = nullptr;
+  int range = 0;
+};
+
 /// The kernels for one instruction set. All are free of state. `scratch` has scratch_floats() floats.
 struct AttentionKernels {
   /// Normalises and rotates the token's key and writes key and value into their slot.
   void (*write_token)(const AttentionShape&, const AttentionTensors&, const TokenSlot&, float* scratch);
   /// Normalises, rotates and scales the tile's query rows into `packed`, packed_floats() floats.
   void (*pack_queries)(const AttentionShape&, const AttentionTensors&, const QueryTile&, float* packed, float* scratch);
-  /// Attention of the packed rows over keys begin..end - 1, which lie in one range. `scores`: kTileRows * kScoreStride.
-  void (*attend)(const AttentionShape&, const AttentionTensors&, const QueryTile&, const float* packed, int range,
-                 float* scores, const Partial& out);
+  /// Attention of the packed rows of a tile over the keys of a range. What is computed `next` is fetched meanwhile.
+  /// `scores`: kTileRows * kScoreStride.
+  void (*attend)(const AttentionShape&, const AttentionTensors&, const TileRange& now, const TileRange& next,
+                 const float* packed, float* scores, const Partial& out);
   /// Merges `next` into `total`, rows of the tile.
   void (*merge)(const AttentionShape&, int rows, const Partial& next, const Partial& total);
   /// Adds the sink, divides, and writes the tile's output rows.

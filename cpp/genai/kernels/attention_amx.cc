@@ -170,7 +170,7 @@ struct PromptAttention {
 
   /// Values of keys that are not there are 0, as they meet weights of 0.
   template <typename TC>
-  static void load_range(const AttentionShape& shape, const Float::RangeView<TC>& view, const Range& range) {
+  static void load_range(const AttentionShape& shape, const RangeView<TC>& view, const Range& range) {
     for (int group = 2 * range.first_step; group < 2 * range.last_step; ++group) {
       std::uint16_t* const keys = range.key_group(group);
       std::uint16_t* const values = range.value_step(group / 2) + group % 2 * kTileElements / 2;
@@ -372,13 +372,14 @@ struct PromptAttention {
   // ---- one range ----
 
   template <typename TC>
-  static void attend_as(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& tile,
-                        const std::uint16_t* packed, int number, float* memory, const Partial& out) {
-    const Float::RangeView<TC> view = Float::view_range<TC>(shape, tensors, tile, number);
+  static void attend_as(const AttentionShape& shape, const AttentionTensors& tensors, const TileRange& now,
+                        const TileRange& next, const std::uint16_t* packed, float* memory, const Partial& out) {
+    const QueryTile& tile = *now.tile;
+    const RangeView<TC> view = view_range<TC>(shape, tensors, now, next);
     const Range range(shape, memory, view.first, view.last);
     load_range(shape, view, range);
     Tiles::configure();
-    const std::int64_t start = static_cast<std::int64_t>(number) * kRangeKeys;
+    const std::int64_t start = std::int64_t{now.range} * kRangeKeys;
     const std::ptrdiff_t row_elements = shape.tiled_head_dim();
     for (int row = 0; row < tile.num_rows; row += kStripRows) {
       const int rows = std::min(kStripRows, tile.num_rows - row);
@@ -431,18 +432,18 @@ struct PromptAttention {
     Tiles::barrier();
   }
 
-  static void attend(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& tile,
-                     const float* packed, int range, float* scores, const Partial& out) {
+  static void attend(const AttentionShape& shape, const AttentionTensors& tensors, const TileRange& now,
+                     const TileRange& next, const float* packed, float* scores, const Partial& out) {
     const auto* const queries = reinterpret_cast<const std::uint16_t*>(packed);
     switch (shape.kv) {
       case ElementKind::kFloat32:
-        return attend_as<float>(shape, tensors, tile, queries, range, scores, out);
+        return attend_as<float>(shape, tensors, now, next, queries, scores, out);
       case ElementKind::kFloat16:
-        return attend_as<Half>(shape, tensors, tile, queries, range, scores, out);
+        return attend_as<Half>(shape, tensors, now, next, queries, scores, out);
       case ElementKind::kBFloat16:
-        return attend_as<BHalf>(shape, tensors, tile, queries, range, scores, out);
+        return attend_as<BHalf>(shape, tensors, now, next, queries, scores, out);
       case ElementKind::kInt8:
-        return attend_as<std::int8_t>(shape, tensors, tile, queries, range, scores, out);
+        return attend_as<std::int8_t>(shape, tensors, now, next, queries, scores, out);
     }
   }
 

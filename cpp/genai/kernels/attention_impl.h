@@ -4,6 +4,7 @@
 // for that instruction set; all names are local to the file that includes it.
 
 #include "genai/kernels/attention.h"
+#include "genai/kernels/attention_view.h"
 #include "genai/kernels/vec_element.h"
 #include "genai/kernels/vec_math.h"
 
@@ -19,7 +20,6 @@ namespace genai::kernels {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-constexpr int kGroups = kRangeKeys / kGroupKeys;
 
 template <typename V>
 struct Attention {
@@ -136,6 +136,20 @@ struct Attention {
     from_float(x, out);
   }
 
+  /// Stores elements `stride` apart.
+  template <typename TC>
+  static void scatter_row(const float* row, int count, std::ptrdiff_t stride, TC* to) {
+    int i = 0;
+    if constexpr (requires(V v, TC* p) { v.store(p); }) {
+      for (; i + 16 <= count; i += 16) {
+        TC part[16];
+        V::load(row + i).store(part);
+        for (int j = 0; j < 16; ++j) to[(i + j) * stride] = part[j];
+      }
+    }
+    for (; i < count; ++i) store_element(row[i], to + i * stride);
+  }
+
   template <typename TC>
   static void store_token(const AttentionShape& shape, const AttentionTensors& tensors, const TokenSlot& at, float* key,
                           float* value) {
@@ -146,8 +160,7 @@ struct Attention {
       tensors.value_scale[block_head * shape.block_size + offset] = quantise(value, shape.value_dim);
     }
     TC* const keys = reinterpret_cast<TC*>(tensors.key_cache) + block_head * shape.head_dim * shape.block_size + offset;
-    for (int d = 0; d < shape.head_dim; ++d)
-      store_element(key[d], keys + static_cast<std::ptrdiff_t>(d) * shape.block_size);
+    scatter_row(key, shape.head_dim, shape.block_size, keys);
     TC* const values =
         reinterpret_cast<TC*>(tensors.value_cache) + (block_head * shape.block_size + offset) * shape.value_dim;
     if constexpr (std::is_same_v<TC, std::int8_t>) {
@@ -217,65 +230,30 @@ struct Attention {
 
   // ---- one range ----
 
-  /// Where the keys and values of a range lie; groups first..last - 1 are used.
-  template <typename TC>
-  struct RangeView {
-    int first = 0;
-    int last = 0;
-    int end = 0;  ///< keys of the range that count
-    std::ptrdiff_t key_stride = 0;
-    const TC* keys[kGroups];
-    const TC* values[kGroups];
-    const float* key_scales[kGroups];
-    const float* value_scales[kGroups];
-  };
-
-  template <typename TC>
-  static RangeView<TC> view_range(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& tile,
-                                  int range) {
-    RangeView<TC> view;
-    const std::int64_t start = static_cast<std::int64_t>(range) * kRangeKeys;
-    const KeySpan seen = visible_keys(shape, tile);
-    view.end = static_cast<int>(std::clamp<std::int64_t>(seen.end - start, 0, kRangeKeys));
-    view.last = (view.end + kGroupKeys - 1) / kGroupKeys;
-    view.first = std::min(view.last, static_cast<int>(std::max<std::int64_t>(seen.begin - start, 0) / kGroupKeys));
-    view.key_stride = shape.block_size;
-    for (int g = view.first; g < view.last; ++g) {
-      const std::int64_t key = start + g * kGroupKeys;
-      const std::int64_t block_head =
-          static_cast<std::int64_t>(tile.blocks[key / shape.block_size]) * shape.kv_heads + tile.kv_head;
-      const std::int64_t offset = key % shape.block_size;
-      const std::int64_t slot = block_head * shape.block_size + offset;
-      view.keys[g] =
-          reinterpret_cast<const TC*>(tensors.key_cache) + block_head * shape.head_dim * shape.block_size + offset;
-      view.values[g] = reinterpret_cast<const TC*>(tensors.value_cache) + slot * shape.value_dim;
-      if constexpr (std::is_same_v<TC, std::int8_t>) {
-        view.key_scales[g] = tensors.key_scale + slot;
-        view.value_scales[g] = tensors.value_scale + slot;
-      }
-    }
-    return view;
-  }
-
-  /// Tiles of few rows wait for memory, so they fetch the next groups ahead, as blocks lie anywhere, and with the keys
-  /// the values that are read after them.
-  static constexpr int kWaitingRows = 8;
   /// Vectors in a cache line.
   template <typename TC>
   static constexpr int kLine = 4 / static_cast<int>(sizeof(TC));
 
-  /// Scores of kRows rows and kColumns groups: an outer product for each dimension of the head.
+  /// Scores of kRows rows and kColumns groups of a step: an outer product for each dimension of the head.
   template <int kRows, int kColumns, typename TC>
-  static void dot_tile(const float* packed, int head_dim, const RangeView<TC>& view, int group, float* scores) {
+  static void dot_tile(const float* packed, int head_dim, const RangeView<TC>& view, Step step, int group,
+                       float* scores) {
     V sums[kRows][kColumns];
     const TC* keys[kColumns];
-    const TC* ahead[kColumns];
 #pragma GCC unroll 16
     for (int c = 0; c < kColumns; ++c) {
       keys[c] = view.keys[group + c];
-      ahead[c] = view.keys[std::min(group + c + kColumns, view.last - 1)];
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) sums[r][c] = V::zero();
+    }
+    // All groups of the next step side by side, kColumns of them with each dimension.
+    constexpr int kTurns = kStep / kColumns;
+    Fetch<TC> ahead[kStep];
+    if constexpr (kRows <= kWaitingRows) {
+      for (int stream = 0; stream < kStep; ++stream) {
+        ahead[stream] = view.after_keys[std::min(step.first + stream, step.last - 1)];
+        ahead[stream].from += (group - step.first) / kColumns * head_dim / kTurns * ahead[stream].stride;
+      }
     }
     for (int d = 0; d < head_dim; ++d) {
       const std::ptrdiff_t at = d * view.key_stride;
@@ -284,10 +262,9 @@ struct Attention {
       for (int c = 0; c < kColumns; ++c) {
         key[c] = V::load(keys[c] + at);
         if constexpr (kRows <= kWaitingRows) {
-          if (d % kLine<TC> == 0) {
-            V::prefetch(ahead[c] + at);
-            V::prefetch_far(view.values[group + c] + d * 16);
-          }
+          const int turn = d / kTurns;
+          const Fetch<TC>& fetch = ahead[d % kTurns * kColumns + c];
+          if (turn % kLine<TC> == 0) V::prefetch(fetch.from + turn * fetch.stride);
         }
       }
 #pragma GCC unroll 16
@@ -304,32 +281,42 @@ struct Attention {
     }
   }
 
-  /// Scores of kRows rows for groups first..last - 1.
+  /// Scores of kRows rows for the groups of a step.
   template <int kRows, typename TC>
-  static void dots(const float* packed, int head_dim, const RangeView<TC>& view, int first, int last, float* scores) {
+  static void dots(const float* packed, int head_dim, const RangeView<TC>& view, Step step, float* scores) {
     constexpr int kColumns = V::columns(kRows);
-    int group = first;
-    for (; group + kColumns <= last; group += kColumns) {
-      dot_tile<kRows, kColumns>(packed, head_dim, view, group, scores + group * kGroupKeys);
+    int group = step.first;
+    for (; group + kColumns <= step.last; group += kColumns) {
+      dot_tile<kRows, kColumns>(packed, head_dim, view, step, group, scores + group * kGroupKeys);
     }
-    for (; group < last; ++group) dot_tile<kRows, 1>(packed, head_dim, view, group, scores + group * kGroupKeys);
+    for (; group < step.last; ++group) {
+      dot_tile<kRows, 1>(packed, head_dim, view, step, group, scores + group * kGroupKeys);
+    }
   }
 
-  /// Weighted values of kRows rows, kColumns * 16 of them from `column` on.
+  /// Adds the weighted values of a step's groups to what those before them gave; kRows rows, kColumns * 16 values
+  /// from `column` on.
   template <int kRows, int kColumns, bool kPart, typename TC>
-  static void weigh_tile(const float* weights, const RangeView<TC>& view, int value_dim, int column, int padded,
+  static void weigh_tile(const float* weights, const RangeView<TC>& view, Step step, int value_dim, int column,
                          float* out) {
+    const std::ptrdiff_t padded = (value_dim + 15) / 16 * 16;
     V sums[kRows][kColumns];
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-      for (int c = 0; c < kColumns; ++c) sums[r][c] = V::zero();
+      for (int c = 0; c < kColumns; ++c) {
+        sums[r][c] = step.first == view.first ? V::zero() : V::load(out + r * padded + column + c * 16);
+      }
     }
-    for (int group = view.first; group < view.last; ++group) {
+    for (int group = step.first; group < step.last; ++group) {
       const TC* const values = view.values[group] + column;
-      const TC* const ahead = view.values[std::min(group + 1, view.last - 1)] + column;
       const float* const weight = weights + group * kGroupKeys;
       const int count = std::min(kGroupKeys, view.end - group * kGroupKeys);
+      Fetch<TC> ahead[kColumns];
+      if constexpr (kRows <= kWaitingRows) {
+#pragma GCC unroll 16
+        for (int c = 0; c < kColumns; ++c) ahead[c] = fetch_of(view, step, group, column / 16 + c);
+      }
       for (int i = 0; i < count; ++i) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(i) * value_dim;
         V value[kColumns];
@@ -337,7 +324,7 @@ struct Attention {
         for (int c = 0; c < kColumns; ++c) {
           value[c] = kPart ? load_part(values + at, value_dim - column) : V::load(values + at + c * 16);
           if constexpr (kRows <= kWaitingRows) {
-            if (c % kLine<TC> == 0) V::prefetch(ahead + at + c * 16);
+            if (i % kLine<TC> == 0) V::prefetch(ahead[c].from + i * ahead[c].stride);
           }
         }
 #pragma GCC unroll 16
@@ -351,29 +338,40 @@ struct Attention {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-      for (int c = 0; c < kColumns; ++c)
-        sums[r][c].store(out + static_cast<std::ptrdiff_t>(r) * padded + column + c * 16);
+      for (int c = 0; c < kColumns; ++c) sums[r][c].store(out + r * padded + column + c * 16);
     }
+  }
+
+  /// What the 16 keys of a group fetch of the next step with vector `column` of their values: neighbours fetch from
+  /// different groups.
+  template <typename TC>
+  static Fetch<TC> fetch_of(const RangeView<TC>& view, Step step, int group, int column) {
+    Fetch<TC> fetch = view.after_values[std::min(step.first + column % kStep, step.last - 1)];
+    fetch.from += (column / kStep * kStep + group - step.first) * kGroupKeys * fetch.stride;
+    return fetch;
   }
 
   template <int kRows, typename TC>
   static void weigh(const float* weights, const RangeView<TC>& view, int value_dim, float* out) {
     constexpr int kColumns = V::columns(kRows);
-    const int padded = (value_dim + 15) / 16 * 16;
-    int column = 0;
-    for (; column + kColumns * 16 <= value_dim; column += kColumns * 16) {
-      weigh_tile<kRows, kColumns, false>(weights, view, value_dim, column, padded, out);
-    }
-    for (; column + 16 <= value_dim; column += 16) {
-      weigh_tile<kRows, 1, false>(weights, view, value_dim, column, padded, out);
-    }
-    if (column < value_dim) weigh_tile<kRows, 1, true>(weights, view, value_dim, column, padded, out);
+    Step step{view.first, view.first};
+    do {
+      step = {step.last, kRows <= kWaitingRows ? std::min(step.last + kStep, view.last) : view.last};
+      int column = 0;
+      for (; column + kColumns * 16 <= value_dim; column += kColumns * 16) {
+        weigh_tile<kRows, kColumns, false>(weights, view, step, value_dim, column, out);
+      }
+      for (; column + 16 <= value_dim; column += 16) {
+        weigh_tile<kRows, 1, false>(weights, view, step, value_dim, column, out);
+      }
+      if (column < value_dim) weigh_tile<kRows, 1, true>(weights, view, step, value_dim, column, out);
+    } while (step.last < view.last);
   }
 
   /// The two steps for a number of rows that is known at run time: entry n - 1 is for n rows.
   template <typename TC>
   struct RowSteps {
-    void (*dots)(const float*, int, const RangeView<TC>&, int, int, float*);
+    void (*dots)(const float*, int, const RangeView<TC>&, Step, float*);
     void (*weigh)(const float*, const RangeView<TC>&, int, float*);
   };
   template <typename TC, std::size_t... kIndex>
@@ -414,21 +412,21 @@ struct Attention {
   }
 
   template <typename TC>
-  static void attend_as(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& tile,
-                        const float* packed, int range, float* scores, const Partial& out) {
-    constexpr int kStep = 4;  // groups whose keys stay in the first cache while all rows meet them
-    const RangeView<TC> view = view_range<TC>(shape, tensors, tile, range);
+  static void attend_as(const AttentionShape& shape, const AttentionTensors& tensors, const TileRange& now,
+                        const TileRange& next, const float* packed, float* scores, const Partial& out) {
+    const QueryTile& tile = *now.tile;
+    const RangeView<TC> view = view_range<TC>(shape, tensors, now, next);
     const int runs = num_runs(tile.num_rows);
     for (int group = view.first; group < view.last; group += kStep) {
       for (int run = 0; run < runs; ++run) {
         const int begin = run_begin(tile.num_rows, run);
         const int rows = run_begin(tile.num_rows, run + 1) - begin;
         kSteps<TC>[static_cast<std::size_t>(rows - 1)].dots(
-            packed + static_cast<std::ptrdiff_t>(run) * V::kMaxRows * shape.head_dim, shape.head_dim, view, group,
-            std::min(group + kStep, view.last), scores + begin * kScoreStride);
+            packed + static_cast<std::ptrdiff_t>(run) * V::kMaxRows * shape.head_dim, shape.head_dim, view,
+            {group, std::min(group + kStep, view.last)}, scores + begin * kScoreStride);
       }
     }
-    const std::int64_t start = static_cast<std::int64_t>(range) * kRangeKeys;
+    const std::int64_t start = std::int64_t{now.range} * kRangeKeys;
     const std::int64_t first = view.first * kGroupKeys;
     for (int row = 0; row < tile.num_rows; ++row) {
       const KeySpan seen = visible_keys(shape, tile, row);
@@ -446,36 +444,54 @@ struct Attention {
     }
   }
 
-  static void attend(const AttentionShape& shape, const AttentionTensors& tensors, const QueryTile& tile,
-                     const float* packed, int range, float* scores, const Partial& out) {
+  static void attend(const AttentionShape& shape, const AttentionTensors& tensors, const TileRange& now,
+                     const TileRange& next, const float* packed, float* scores, const Partial& out) {
     switch (shape.kv) {
       case ElementKind::kFloat32:
-        return attend_as<float>(shape, tensors, tile, packed, range, scores, out);
+        return attend_as<float>(shape, tensors, now, next, packed, scores, out);
       case ElementKind::kFloat16:
-        return attend_as<Half>(shape, tensors, tile, packed, range, scores, out);
+        return attend_as<Half>(shape, tensors, now, next, packed, scores, out);
       case ElementKind::kBFloat16:
-        return attend_as<BHalf>(shape, tensors, tile, packed, range, scores, out);
+        return attend_as<BHalf>(shape, tensors, now, next, packed, scores, out);
       case ElementKind::kInt8:
-        return attend_as<std::int8_t>(shape, tensors, tile, packed, range, scores, out);
+        return attend_as<std::int8_t>(shape, tensors, now, next, packed, scores, out);
     }
   }
 
   // ---- joining and writing ----
 
+  /// Merges maxima and sums of up to 16 rows, and gives the factors of their values.
+  static void merge_sums(int first, int count, const Partial& next, const Partial& total, float* keeps, float* takes) {
+    const V max_total = load_part(total.max + first, count);
+    const V max_next = load_part(next.max + first, count);
+    const V max = V::max(max_total, max_next);
+    const V shift = V::max(V::set1(std::numeric_limits<float>::lowest()), max);
+    const V keep = exp(max_total - shift);
+    const V take = exp(max_next - shift);
+    const V sum = V::fma(load_part(next.sum + first, count), take, load_part(total.sum + first, count) * keep);
+    keep.store(keeps);
+    take.store(takes);
+    float lanes[16];
+    max.store(lanes);
+    std::copy(lanes, lanes + count, total.max + first);
+    sum.store(lanes);
+    std::copy(lanes, lanes + count, total.sum + first);
+  }
+
   /// A range that a row does not see changes nothing: its factor is 0 and the other one 1, exactly.
   static void merge(const AttentionShape& shape, int rows, const Partial& next, const Partial& total) {
     const int padded = shape.padded_value_dim();
-    for (int r = 0; r < rows; ++r) {
-      const float max = std::max(total.max[r], next.max[r]);
-      const float shift = max == kMinusInfinity ? 0.0F : max;
-      const float keep = exp1(total.max[r] - shift);
-      const float take = exp1(next.max[r] - shift);
-      total.max[r] = max;
-      total.sum[r] = total.sum[r] * keep + next.sum[r] * take;
-      float* const sums = total.values + static_cast<std::ptrdiff_t>(r) * padded;
-      const float* const more = next.values + static_cast<std::ptrdiff_t>(r) * padded;
-      for (int i = 0; i < padded; i += 16) {
-        V::fma(V::load(more + i), V::set1(take), V::load(sums + i) * V::set1(keep)).store(sums + i);
+    for (int first = 0; first < rows; first += 16) {
+      const int count = std::min(16, rows - first);
+      float keeps[16];
+      float takes[16];
+      merge_sums(first, count, next, total, keeps, takes);
+      for (int r = 0; r < count; ++r) {
+        const V keep = V::set1(keeps[r]);
+        const V take = V::set1(takes[r]);
+        float* const sums = total.values + static_cast<std::ptrdiff_t>(first + r) * padded;
+        const float* const more = next.values + static_cast<std::ptrdiff_t>(first + r) * padded;
+        for (int i = 0; i < padded; i += 16) V::fma(V::load(more + i), take, V::load(sums + i) * keep).store(sums + i);
       }
     }
   }

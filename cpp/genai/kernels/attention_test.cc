@@ -85,11 +85,14 @@ struct Setting {
         const QueryTile tile{blocks.data(), 0,        past, past + added, row, std::min(tile_rows, rows - row),
                              head,          is_prompt};
         kernels.pack_queries(shape, tensors, tile, packed.data(), scratch.data());
+        const auto next_range = [&](int range) {
+          return (range + 1) * kRangeKeys < past + added ? TileRange{&tile, range + 1} : TileRange{};
+        };
         const Partial sum = Partial::in(total.data(), room);
-        kernels.attend(shape, tensors, tile, packed.data(), 0, scores.data(), sum);
+        kernels.attend(shape, tensors, {&tile, 0}, next_range(0), packed.data(), scores.data(), sum);
         const Partial more = Partial::in(next.data(), room);
         for (int range = 1; range * kRangeKeys < past + added; ++range) {
-          kernels.attend(shape, tensors, tile, packed.data(), range, scores.data(), more);
+          kernels.attend(shape, tensors, {&tile, range}, next_range(range), packed.data(), scores.data(), more);
           kernels.merge(shape, tile.num_rows, more, sum);
         }
         kernels.finish(shape, tensors, tile, sum, scratch.data());

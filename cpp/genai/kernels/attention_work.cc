@@ -22,16 +22,23 @@ std::size_t lines(std::size_t floats) {
   return (floats + 15) / 16;
 }
 
+/// Ranges in which the keys lie.
+std::int64_t count_ranges(const KeySpan& keys) {
+  return (keys.end + kRangeKeys - 1) / kRangeKeys - keys.begin / kRangeKeys;
+}
+
 double item_cost(const AttentionShape& shape, const AttentionItem& item) {
   const KeySpan seen = visible_keys(shape, item.tile);
   const double rows = item.tile.is_prompt ? item.tile.num_rows / kPromptSpeed : item.tile.num_rows;
   return static_cast<double>(seen.end - seen.begin) * (shape.head_dim + shape.value_dim) * (rows + kMemoryRows);
 }
 
-/// Rows of a tile of prompts, as many as leave enough tiles for all threads.
-int prompt_tile_rows(std::int64_t rows, int num_threads) {
+/// Rows of a tile of prompts, as many as leave enough work for all threads: a tile's ranges can be computed apart, and
+/// each tile reads all its keys and values.
+int prompt_tile_rows(std::int64_t rows, std::int64_t ranges, int num_threads) {
   constexpr std::int64_t kStrip = 2 * kPromptRowStep;
-  const std::int64_t even = rows / (static_cast<std::int64_t>(kPiecesPerThread) * num_threads) / kStrip * kStrip;
+  const std::int64_t pieces = static_cast<std::int64_t>(kPiecesPerThread) * num_threads;
+  const std::int64_t even = rows * ranges / pieces / kStrip * kStrip;
   return static_cast<int>(std::clamp<std::int64_t>(even, 2 * kStrip, kPromptTileRows));
 }
 
@@ -101,7 +108,9 @@ void AttentionWork::plan_items(const PagedCall& call, int num_threads) {
       tile.first_row = (begin - first) * shape_.group();
       has_prompts_ = has_prompts_ || tile.is_prompt;
       const std::int64_t rows = (next - begin) * shape_.group();
-      add_items(tile, rows, tile.is_prompt ? prompt_tile_rows(rows * shape_.kv_heads, num_threads) : kTileRows);
+      tile.num_rows = static_cast<int>(rows);
+      const std::int64_t ranges = count_ranges(visible_keys(shape_, tile));
+      add_items(tile, rows, tile.is_prompt ? prompt_tile_rows(rows * shape_.kv_heads, ranges, num_threads) : kTileRows);
     }
   }
 }
@@ -123,7 +132,7 @@ void AttentionWork::add_items(const QueryTile& tile, std::int64_t rows, std::int
       item.tile.num_rows = static_cast<int>(std::min(tile_rows, rows - t * tile_rows));
       const KeySpan seen = visible_keys(shape_, item.tile);
       item.first_range = static_cast<int>(seen.begin / kRangeKeys);
-      item.num_ranges = static_cast<int>((seen.end + kRangeKeys - 1) / kRangeKeys) - item.first_range;
+      item.num_ranges = static_cast<int>(count_ranges(seen));
       items_.push_back(item);
       cost_ += item_cost(shape_, item);
     }

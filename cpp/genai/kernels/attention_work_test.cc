@@ -112,6 +112,25 @@ TEST_CASE("Plan_ManyThreads_CutsAPromptIntoMoreTiles") {
   CHECK(many.items().size() == 2 * (1 + 10));
 }
 
+TEST_CASE("Plan_FewPromptRowsBehindManyKeys_ShareATileThatIsCutIntoRanges") {
+  Setting setting;
+  setting.cumulative = {0, 32};
+  setting.past = {1000};
+  setting.call.cumulative = setting.cumulative;
+  setting.call.past = setting.past;
+  setting.call.num_tokens = 32;
+  const std::vector<std::int32_t> marks(32, 1);
+  setting.call.prompt_rows = marks.data();
+  AttentionWork work;
+
+  work.plan(setting.call, 2);
+
+  REQUIRE(work.items().size() == 2);  // one for each KV head
+  CHECK(work.items()[0].tile.num_rows == 32 * 3);
+  CHECK(work.items()[0].num_ranges == 5);
+  CHECK(work.pieces().size() == 2 * 4);
+}
+
 TEST_CASE("Plan_OneLongSequence_GivesWorkToAllThreads") {
   Setting setting;
   setting.cumulative = {0, 1};

@@ -43,21 +43,29 @@ __attribute__((target("avx512f"))) void convert_float16_avx512(const std::uint16
 }
 #endif
 
+/// The fastest within what chosen_isa() allows.
+Float16Variant chosen_variant() {
+  const Isa limit = chosen_isa();
+  std::vector<Float16Variant> variants = float16_variants();
+  while (variants.back().isa > limit) variants.pop_back();
+  return variants.back();
+}
+
 }  // namespace
 
 std::vector<Float16Variant> float16_variants() {
-  std::vector<Float16Variant> variants = {{"plain", convert_float16_plain}};
+  std::vector<Float16Variant> variants = {{Isa::kPlain, convert_float16_plain}};
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c")) {
-    variants.push_back({"f16c", convert_float16_f16c});
+  for (const Isa isa : supported_isas()) {
+    if (isa == Isa::kAvx2) variants.push_back({isa, convert_float16_f16c});
+    if (isa == Isa::kAvx512) variants.push_back({isa, convert_float16_avx512});
   }
-  if (__builtin_cpu_supports("avx512f")) variants.push_back({"avx512", convert_float16_avx512});
 #endif
   return variants;
 }
 
 void convert_float16(const std::uint16_t* src, float* dst, std::size_t count) {
-  static const auto convert = float16_variants().back().convert;
+  static const auto convert = chosen_variant().convert;
   convert(src, dst, count);
 }
 

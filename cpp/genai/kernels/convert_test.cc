@@ -30,7 +30,7 @@ TEST_CASE("Float16_EveryBitPattern_GivesTheExactValue") {
   std::vector<std::uint16_t> all(65536);
   std::iota(all.begin(), all.end(), std::uint16_t{0});
   for (const Float16Variant& variant : float16_variants()) {
-    CAPTURE(std::string(variant.name));
+    CAPTURE(std::string(isa_name(variant.isa)));
     std::vector<float> out(all.size());
 
     variant.convert(all.data(), out.data(), all.size());
@@ -53,7 +53,7 @@ TEST_CASE("Float16_OddSizesAndStarts_WriteOnlyTheirRange") {
   for (const Float16Variant& variant : float16_variants()) {
     for (const std::size_t count : {0, 1, 7, 8, 9, 15, 16, 17, 31, 33}) {
       for (const std::size_t start : {0, 1, 3}) {
-        CAPTURE(std::string(variant.name));
+        CAPTURE(std::string(isa_name(variant.isa)));
         CAPTURE(count);
         CAPTURE(start);
         std::vector<float> out(80, -1.0F);

@@ -12,6 +12,12 @@
 namespace genai::kernels {
 namespace {
 
+std::vector<ort::OpDefinition> definitions(std::shared_ptr<PackedStore> store) {
+  std::vector<ort::OpDefinition> all = paged_attention_definitions();
+  for (ort::OpDefinition& definition : matmul_nbits_definitions(std::move(store))) all.push_back(std::move(definition));
+  return all;
+}
+
 /// The domain of the ONNX Runtime that `key` stands for. Domains are kept until the process ends: sessions refer to
 /// them, and ONNX Runtime does not tell when the last one is gone.
 template <typename Api>
@@ -21,9 +27,7 @@ const ort::OpDomain& domain_of(const void* key, const Api& api) {
   const std::lock_guard lock(mutex);
   std::unique_ptr<const ort::OpDomain>& domain = domains[key];
   if (!domain) {
-    std::vector<ort::OpDefinition> definitions = paged_attention_definitions();
-    for (ort::OpDefinition& definition : matmul_nbits_definitions()) definitions.push_back(std::move(definition));
-    domain = std::make_unique<const ort::OpDomain>(api, kOpDomain, std::move(definitions));
+    domain = std::make_unique<const ort::OpDomain>(api, kOpDomain, definitions(nullptr));
   }
   return *domain;
 }
@@ -32,6 +36,10 @@ const ort::OpDomain& domain_of(const void* key, const Api& api) {
 
 const ort::OpDomain& custom_op_domain(const ort::Library& library) {
   return domain_of(&library, library.api());
+}
+
+std::unique_ptr<const ort::OpDomain> make_op_domain(const ort::Library& library, std::shared_ptr<PackedStore> store) {
+  return std::make_unique<const ort::OpDomain>(library.api(), kOpDomain, definitions(std::move(store)));
 }
 
 void* register_custom_ops(void* session_options, const void* api_base) noexcept {

@@ -20,6 +20,7 @@ struct DotAvx512 {
   static constexpr int kTileRows = 5;
   static constexpr int kExactRows = 12;
   static constexpr bool kSigned8 = false;
+  static constexpr bool kPairs = false;
   static constexpr std::ptrdiff_t kPrefetchBytes = 4096;
 
   static Ints load(const std::byte* line) { return {_mm512_loadu_si512(line)}; }

@@ -10,8 +10,9 @@
 namespace genai::kernels {
 namespace {
 
-/// 16 lanes in four registers; as DotPlain. kDot: with the dot product instructions (Armv8.2 DotProd).
-template <bool kDot>
+/// 16 lanes in four registers; as DotPlain. kDot: with the dot product instructions (Armv8.2 DotProd). kMatrix: tiles
+/// with those that multiply 8 of depth of two rows and two columns (Armv8.6 I8MM) as well.
+template <bool kDot, bool kMatrix = false>
 struct DotNeon {
   using Floats = VecNeon;
   struct Ints {
@@ -21,6 +22,7 @@ struct DotNeon {
   static constexpr int kTileRows = 2;
   static constexpr int kExactRows = 3;
   static constexpr bool kSigned8 = true;
+  static constexpr bool kPairs = kMatrix;
   static constexpr std::ptrdiff_t kPrefetchBytes = 2048;
 
   static Ints load(const std::byte* line) {
@@ -90,6 +92,37 @@ struct DotNeon {
       sum.v[i] = add_products(sum.v[i], veorq_s8(vreinterpretq_s8_s32(codes.v[i]), middle), x);
     }
     return sum;
+  }
+  /// 8 of depth of 16 columns, of two lines: a column's 8 lie together. kBits 8: codes become code - 128.
+  template <int kBits>
+  static void store_pair(Ints first, Ints second, std::byte* to) {
+    auto* const bytes = reinterpret_cast<std::int8_t*>(to);
+    const int8x16_t middle = vdupq_n_s8(static_cast<std::int8_t>(kBits == 8 ? -128 : 0));
+    for (int i = 0; i < 4; ++i) {
+      const int8x16_t low = vreinterpretq_s8_s32(vzip1q_s32(first.v[i], second.v[i]));
+      const int8x16_t high = vreinterpretq_s8_s32(vzip2q_s32(first.v[i], second.v[i]));
+      vst1q_s8(bytes + 32 * i, veorq_s8(low, middle));
+      vst1q_s8(bytes + 32 * i + 16, veorq_s8(high, middle));
+    }
+  }
+  /// Sums of two rows, 16 columns each, become sums of two rows and two columns a register, and those become rows
+  /// again.
+  static void swap_pair(Ints& a, Ints& b) {
+    for (int i = 0; i < 4; ++i) {
+      const int64x2_t first = vreinterpretq_s64_s32(a.v[i]);
+      const int64x2_t second = vreinterpretq_s64_s32(b.v[i]);
+      a.v[i] = vreinterpretq_s32_s64(vzip1q_s64(first, second));
+      b.v[i] = vreinterpretq_s32_s64(vzip2q_s64(first, second));
+    }
+  }
+  /// Adds the products of 8 of depth of two rows, `stride` bytes apart, with what store_pair() stored, to such sums.
+  static void dot_pair(Ints& a, Ints& b, const std::byte* lines, const std::int8_t* eight, std::int64_t stride) {
+    const int8x16_t rows = vcombine_s8(vld1_s8(eight), vld1_s8(eight + stride));
+    const auto* const codes = reinterpret_cast<const std::int8_t*>(lines);
+    for (int i = 0; i < 4; ++i) {
+      a.v[i] = vmmlaq_s32(a.v[i], rows, vld1q_s8(codes + 32 * i));
+      b.v[i] = vmmlaq_s32(b.v[i], rows, vld1q_s8(codes + 32 * i + 16));
+    }
   }
   static Floats to_float(Ints a) {
     Floats r;

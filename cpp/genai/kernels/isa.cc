@@ -63,6 +63,8 @@ std::string_view isa_name(Isa isa) {
       return "neon";
     case Isa::kNeonDot:
       return "neondot";
+    case Isa::kNeonI8mm:
+      return "neoni8mm";
     case Isa::kAvx2:
       return "avx2";
     case Isa::kAvxVnni:
@@ -82,7 +84,10 @@ std::vector<Isa> supported_isas() {
 #if defined(__aarch64__)
   isas.push_back(Isa::kNeon);
 #if defined(__linux__)
-  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) isas.push_back(Isa::kNeonDot);
+  const bool has_dot = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  if (has_dot) isas.push_back(Isa::kNeonDot);
+  constexpr unsigned long kI8mm = 1UL << 13;  // HWCAP2_I8MM, which older headers lack
+  if (has_dot && (getauxval(AT_HWCAP2) & kI8mm) != 0) isas.push_back(Isa::kNeonI8mm);
 #endif
 #endif
 #if defined(__x86_64__)

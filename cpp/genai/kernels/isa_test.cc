@@ -6,18 +6,36 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <optional>
 #include <string>
 
 namespace genai::kernels {
 namespace {
 
-/// Sets ONNX_GENAI_CPU_ISA for a test.
+constexpr const char* kName = "ONNX_GENAI_CPU_ISA";
+
+/// Sets ONNX_GENAI_CPU_ISA for a test, or takes it away; then it is again what the caller of the tests gave.
 class IsaVariable {
  public:
-  explicit IsaVariable(const std::string& value) { setenv("ONNX_GENAI_CPU_ISA", value.c_str(), 1); }
-  ~IsaVariable() { unsetenv("ONNX_GENAI_CPU_ISA"); }
+  explicit IsaVariable(const std::optional<std::string>& value) {
+    if (const char* const before = std::getenv(kName)) before_ = before;
+    set(value);
+  }
+  ~IsaVariable() { set(before_); }
   IsaVariable(const IsaVariable&) = delete;
   IsaVariable& operator=(const IsaVariable&) = delete;
+
+ private:
+  static void set(const std::optional<std::string>& value) {
+    if (value) {
+      setenv(kName, value->c_str(), 1);
+    } else {
+      unsetenv(kName);
+    }
+  }
+
+  std::optional<std::string> before_;
 };
 
 TEST_CASE("SupportedIsas_AnyCpu_BeginWithPlainAndRise") {
@@ -28,6 +46,7 @@ TEST_CASE("SupportedIsas_AnyCpu_BeginWithPlainAndRise") {
 }
 
 TEST_CASE("ChosenIsa_NoVariable_IsTheFastest") {
+  const IsaVariable none(std::nullopt);
   CHECK(chosen_isa() == supported_isas().back());
   const IsaVariable empty("");
   CHECK(chosen_isa() == supported_isas().back());

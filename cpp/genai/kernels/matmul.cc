@@ -7,22 +7,42 @@
 namespace genai::kernels {
 
 std::int64_t Bf16Rows::slab_depth(const PanelView& shape) {
-  constexpr std::int64_t kMost = 320;
+  constexpr std::int64_t kMost = 576;
   const std::int64_t unit = shape.unit_depth;
   const std::int64_t slabs = (shape.depth + kMost - 1) / kMost;
   const std::int64_t even = ((shape.depth + slabs - 1) / slabs + unit - 1) / unit * unit;
   return even <= kMost ? even : std::max<std::int64_t>(kMost / unit, 1) * unit;
 }
 
+void Bf16Rows::clear_padding(std::int64_t rows, const PanelView& shape) const {
+  const std::int64_t in_group = rows % kGroup;
+  if (in_group == 0) return;
+  const std::int64_t slab = slab_depth(shape);
+  for (std::int64_t start = 0; start < shape.depth; start += slab) {
+    const std::int64_t depth = std::min(slab, shape.depth - start);
+    std::uint16_t* const last = group(start, depth, rows - in_group);
+    constexpr std::int64_t kTileDepth = 32;
+    for (std::int64_t at = 0; at < depth; at += kTileDepth) {
+      std::fill_n(last + at * kGroup + in_group * kTileDepth, (kGroup - in_group) * kTileDepth, std::uint16_t{0});
+    }
+  }
+}
+
 const MatMulKernels& matmul_kernels(Isa isa) {
   switch (isa) {
     case Isa::kPlain:
       return kMatMulPlain;
+#if defined(__aarch64__)
+    case Isa::kNeon:
+      return kMatMulNeon;
+    case Isa::kNeonDot:
+      return kMatMulNeonDot;
+    case Isa::kNeonI8mm:
+      return kMatMulNeonI8mm;
+#else
     case Isa::kNeon:
     case Isa::kNeonDot:
-#if defined(__aarch64__)
-      return isa == Isa::kNeon ? kMatMulNeon : kMatMulNeonDot;
-#else
+    case Isa::kNeonI8mm:
       break;
 #endif
 #if defined(__x86_64__)

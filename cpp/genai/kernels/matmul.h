@@ -32,10 +32,25 @@ struct Bf16Rows {
 
   /// Depth of a slab: whole units, in about equal parts, whose weights as bfloat16 leave room in the first-level cache.
   static std::int64_t slab_depth(const PanelView& shape);
+  /// Rows that `rows` need.
+  static std::int64_t padded_rows(std::int64_t rows) { return (rows + kGroup - 1) / kGroup * kGroup; }
+  /// Makes the rows from `rows` on zero.
+  void clear_padding(std::int64_t rows, const PanelView& shape) const;
   /// Of a slab's elements of the group of rows that starts at `row`; `start` and `depth` are the slab's.
   std::uint16_t* group(std::int64_t start, std::int64_t depth, std::int64_t row) const {
     return data + start * padded + row * depth;
   }
+};
+
+/// A row that is normalised before it is multiplied. A loan.
+struct RowNorm {
+  ElementKind kind = ElementKind::kFloat32;  ///< of source, skip and sum: float32 or float16
+  std::int64_t count = 0;                    ///< elements of the row
+  float epsilon = 0.0F;
+  const float* weight = nullptr;  ///< [count]
+  const void* source = nullptr;
+  const void* skip = nullptr;  ///< is added to the source; or nullptr
+  void* sum = nullptr;         ///< gets source + skip, where there is a skip
 };
 
 /// Where and how the result of a panel is stored: result * scale + bias, and with a gate that times
@@ -50,6 +65,17 @@ struct PanelOutput {
   const float* gate_bias = nullptr;          ///< [32] or nullptr
   void* data = nullptr;                      ///< of the first row's first column
   std::int64_t stride = 0;                   ///< elements from row to row
+  /// Instead of `data`, only from tiles with a gate: Bf16Rows that another product takes, from the first column on.
+  std::uint16_t* tiles = nullptr;
+  std::int64_t tiles_depth = 0;  ///< of the slab that has the column
+};
+
+/// 32 columns that tiles compute together, and where they go: those of a panel, or 16 of it and as many of its gate.
+struct TileColumns {
+  PanelView panel;     ///< packed with exact = false
+  PanelView gate;      ///< of the same shape; its `data` is nullptr when there is none
+  int half = 0;        ///< with a gate: which 16 columns of both
+  PanelOutput output;  ///< from the first of these columns on; `gate` is not used, `data` is of the output's first row
 };
 
 /// Working memory of one thread, aligned to 64.
@@ -60,6 +86,9 @@ constexpr std::size_t kMatMulScratchBytes = std::size_t{64} << 10;
 struct MatMulKernels {
   /// dst[i] = src[i] as float32, for i < count; then zeros up to `padded`.
   void (*load_row)(ElementKind kind, const void* src, std::int64_t count, std::int64_t padded, float* dst);
+  /// dst[i] = x[i] / sqrt(mean(x^2) + epsilon) * weight[i], where x = source + skip is not rounded to float16, for i <
+  /// count; then zeros up to `padded`, a multiple of 32.
+  void (*normalise_row)(const RowNorm& norm, std::int64_t padded, float* dst);
   /// Quantizes x[steps * step_depth] into row `row`: the largest size in a block becomes 127; halves round to even. A
   /// block with an infinity or NaN gets the scale NaN; one whose sizes are all below 1e-36 may become zeros.
   void (*quantize_row)(const float* x, std::int64_t steps, std::int64_t step_depth, std::int64_t row,
@@ -79,10 +108,11 @@ struct MatMulKernels {
 
   /// Rounds x[shape.depth] to bfloat16, as row `row`.
   void (*load_row_bf16)(const float* x, const PanelView& shape, std::int64_t row, const Bf16Rows& rows) = nullptr;
-  /// out[panels][count rounded up to 32][32] = rows first..first + count - 1 times each of the panels, which have one
-  /// shape and were packed with exact = false. `first` is a multiple of 32.
-  void (*multiply_bf16)(std::span<const PanelView> panels, const Bf16Rows& rows, std::int64_t first, std::int64_t count,
-                        float* out, std::byte* scratch) = nullptr;
+  /// Multiplies rows first..first + places.size() - 1 with each of `columns`, which have one shape, and stores row
+  /// first + i as row places[i] of the output. `first` is a multiple of 32. sums: [columns][places rounded up to 32]
+  /// [32], used when the depth is more than one slab.
+  void (*multiply_bf16)(std::span<const TileColumns> columns, const Bf16Rows& rows, std::int64_t first,
+                        std::span<const std::int64_t> places, float* sums, std::byte* scratch) = nullptr;
 };
 
 const MatMulKernels& matmul_kernels(Isa isa);
@@ -90,6 +120,7 @@ const MatMulKernels& matmul_kernels(Isa isa);
 extern const MatMulKernels kMatMulPlain;
 extern const MatMulKernels kMatMulNeon;
 extern const MatMulKernels kMatMulNeonDot;
+extern const MatMulKernels kMatMulNeonI8mm;
 extern const MatMulKernels kMatMulAvx2;
 extern const MatMulKernels kMatMulAvxVnni;
 extern const MatMulKernels kMatMulAvx512Vnni;

@@ -4,6 +4,7 @@
 // each time compiled for that instruction set; all names are local to the file that includes it.
 
 #include "genai/kernels/matmul.h"
+#include "genai/kernels/rows_impl.h"
 #include "genai/kernels/unrolled.h"
 #include "genai/kernels/vec_element.h"
 #include "genai/kernels/vec_math.h"
@@ -28,23 +29,10 @@ template <typename D>
 struct MatMul {
   using V = typename D::Floats;
   using I = typename D::Ints;
+  /// A tile has a multiple of so many rows.
+  static constexpr int kRowUnit = D::kPairs ? 2 : 1;
 
   // ---- rows ----
-
-  static void load_row(ElementKind kind, const void* src, std::int64_t count, std::int64_t padded, float* dst) {
-    if (kind == ElementKind::kFloat16) {
-      load_elements(static_cast<const Half*>(src), count, dst);
-    } else {
-      std::memcpy(dst, src, static_cast<std::size_t>(count) * sizeof(float));
-    }
-    std::fill(dst + count, dst + padded, 0.0F);
-  }
-
-  static void load_elements(const Half* src, std::int64_t count, float* dst) {
-    std::int64_t i = 0;
-    for (; i + kLanes <= count; i += kLanes) V::load(src + i).store(dst + i);
-    for (; i < count; ++i) dst[i] = to_float(src[i]);
-  }
 
   static void quantize_row(const float* x, std::int64_t steps, std::int64_t step_depth, std::int64_t row,
                            const QuantizedRows& out) {
@@ -145,6 +133,16 @@ struct MatMul {
           });
         });
       });
+    } else if constexpr (kUnpacked && D::kPairs) {
+      static_assert(kRows == kRowUnit);
+      constexpr int kFirst = kPart == 1 ? 4 : 0;
+      constexpr int kCount = kPart == -1 ? 4 : 2;
+      unrolled<kCount>([&](auto i) __attribute__((always_inline)) {
+        constexpr int kJ = kFirst + 2 * decltype(i)::value;
+        unrolled<kHalfCount>([&](auto h) __attribute__((always_inline)) {
+          D::dot_pair(out[h][0], out[h][1], lines + h * next_half + kJ * kLine, codes + 4 * kJ, stride);
+        });
+      });
     } else {
       constexpr int kFirst = kPart == 1 ? 4 : 0;
       constexpr int kCount = kPart == -1 ? 8 : 4;
@@ -219,6 +217,16 @@ struct MatMul {
   static_assert(Slab::kDepth * kPanelColumns + 2 * Slab::kMaxSteps * kPanelColumns * 4 <=
                 static_cast<std::int64_t>(kMatMulScratchBytes));
 
+  template <int kBits>
+  [[gnu::always_inline]] static void store_lines(I first, I second, std::byte* to) {
+    if constexpr (D::kPairs) {
+      D::template store_pair<kBits>(first, second, to);
+    } else {
+      D::store(first, to);
+      D::store(second, to + kLine);
+    }
+  }
+
   static void unpack(const PanelView& w, std::int64_t first_unit, std::int64_t units, Slab& slab) {
     slab.depth = units * w.unit_depth;
     slab.first_step = first_unit * w.scales_per_unit;
@@ -232,13 +240,14 @@ struct MatMul {
       for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
         for (int h = 0; h < kHalves; ++h) {
           std::byte* const to = slab.codes + h * slab.half_bytes() + (unit * chunks + chunk) * 8 * kLine;
-          for (std::int64_t j = 0; j < half_lines; ++j, from += kLine) {
-            const I line = D::load(from);
+          for (std::int64_t j = 0; j < half_lines; j += 2, from += 2 * kLine) {
+            const I first = D::load(from);
+            const I second = D::load(from + kLine);
             if (w.bits == 4) {
-              D::store(D::low_bits(line), to + j * kLine);
-              D::store(D::high_bits(line), to + (j + 4) * kLine);
+              store_lines<4>(D::low_bits(first), D::low_bits(second), to + j * kLine);
+              store_lines<4>(D::high_bits(first), D::high_bits(second), to + (j + 4) * kLine);
             } else {
-              D::store(line, to + j * kLine);
+              store_lines<8>(first, second, to + j * kLine);
             }
           }
         }
@@ -250,6 +259,14 @@ struct MatMul {
           V::load(w.zero_points + slab.first_step * kPanelColumns + at + c).store(slab.zeros + at + c);
         }
       }
+    }
+  }
+
+  /// Where rows are computed in pairs: sums by row become sums by pairs of rows and columns, or those by row.
+  template <int kRows>
+  [[gnu::always_inline]] static void swap_pairs(I (&dots)[kHalves][kRows]) {
+    if constexpr (D::kPairs) {
+      unrolled<kHalves>([&](auto h) __attribute__((always_inline)) { D::swap_pair(dots[h][0], dots[h][1]); });
     }
   }
 
@@ -270,10 +287,12 @@ struct MatMul {
       const std::int64_t step = slab.first_step + at;
       I dots[kHalves][kRows];
       start_step<kBits>(x, step, row, dots);
+      swap_pairs(dots);
       for (const std::int64_t end = chunk + chunks; chunk < end; ++chunk) {
         add_chunk<kBits, true, kPart>(slab.codes + chunk * 8 * kLine, slab.half_bytes(), codes + chunk * kChunkDepth,
                                       x.stride, dots);
       }
+      swap_pairs(dots);
       const float* const zeros = slab.has_zeros ? slab.zeros + at * kPanelColumns : nullptr;
       finish_step(x, step, row, slab.scales + at * kPanelColumns, zeros, dots, sums);
     };
@@ -293,17 +312,17 @@ struct MatMul {
   using Direct = void (*)(const PanelView&, const QuantizedRows&, std::int64_t, float*);
   using Tile = void (*)(const Slab&, std::int64_t, const QuantizedRows&, std::int64_t, float*);
 
-  /// The functions for 1, 2, ... rows.
+  /// The functions for 1, 2, ... rows; tiles for as many times kRowUnit.
   template <int kBits, std::size_t... kIndex>
   static constexpr std::array<Direct, sizeof...(kIndex)> directs(std::index_sequence<kIndex...>) {
     return {&direct<kBits, static_cast<int>(kIndex) + 1>...};
   }
   template <int kBits, bool kBlock16, std::size_t... kIndex>
   static constexpr std::array<Tile, sizeof...(kIndex)> tiles(std::index_sequence<kIndex...>) {
-    return {&tile<kBits, kBlock16, static_cast<int>(kIndex) + 1>...};
+    return {&tile<kBits, kBlock16, (static_cast<int>(kIndex) + 1) * kRowUnit>...};
   }
   static constexpr auto kDirectIndex = std::make_index_sequence<D::kDirectRows>();
-  static constexpr auto kTileIndex = std::make_index_sequence<D::kTileRows>();
+  static constexpr auto kTileIndex = std::make_index_sequence<D::kTileRows / kRowUnit>();
   static constexpr std::array kDirects = {directs<4>(kDirectIndex), directs<8>(kDirectIndex)};
   static constexpr std::array kTiles = {std::array{tiles<4, false>(kTileIndex), tiles<4, true>(kTileIndex)},
                                         std::array{tiles<8, false>(kTileIndex), tiles<8, true>(kTileIndex)}};
@@ -316,17 +335,21 @@ struct MatMul {
       return kDirects[bits][static_cast<std::size_t>(count - 1)](w, x, first, out);
     }
     const auto& tiles = kTiles[bits][block16 ? 1 : 0];
-    std::fill(out, out + count * kPanelColumns, 0.0F);
+    // With pairs, the row behind an odd last one is computed too: there is one, as rows are padded to 16.
+    const std::int64_t row_units = (count + kRowUnit - 1) / kRowUnit;
+    std::fill(out, out + row_units * kRowUnit * kPanelColumns, 0.0F);
     Slab slab(scratch);
     const std::int64_t slab_units = Slab::kDepth / w.unit_depth;
     for (std::int64_t unit = 0; unit < w.units; unit += slab_units) {
       unpack(w, unit, std::min(slab_units, w.units - unit), slab);
       // Rows in even portions: 9 are 5 + 4 and 6 are 3 + 3.
-      const std::int64_t portions = (count + D::kTileRows - 1) / D::kTileRows;
+      constexpr std::int64_t kMost = D::kTileRows / kRowUnit;
+      const std::int64_t portions = (row_units + kMost - 1) / kMost;
       for (std::int64_t p = 0; p < portions; ++p) {
-        const std::int64_t begin = count * p / portions;
-        const std::int64_t rows = count * (p + 1) / portions - begin;
-        tiles[static_cast<std::size_t>(rows - 1)](slab, w.step_depth(), x, first + begin, out + begin * kPanelColumns);
+        const std::int64_t begin = row_units * p / portions;
+        const std::int64_t some = row_units * (p + 1) / portions - begin;
+        const std::int64_t row = begin * kRowUnit;
+        tiles[static_cast<std::size_t>(some - 1)](slab, w.step_depth(), x, first + row, out + row * kPanelColumns);
       }
     }
   }
@@ -446,8 +469,8 @@ struct MatMul {
     }
   }
 
-  static constexpr MatMulKernels kTable = {&load_row, &quantize_row, &multiply, &multiply_exact,
-                                           &store,    nullptr,       nullptr};
+  static constexpr MatMulKernels kTable = {
+      &Rows<V>::load, &Rows<V>::normalise, &quantize_row, &multiply, &multiply_exact, &store, nullptr, nullptr};
 };
 
 }  // namespace

@@ -6,10 +6,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -220,6 +222,25 @@ TEST_CASE("a row comes out the same in any company") {
   }
 }
 
+TEST_CASE("matrix products of NEON have the bits of its dot products") {
+  const std::vector<Isa> isas = supported_isas();
+  if (std::find(isas.begin(), isas.end(), Isa::kNeonI8mm) == isas.end()) return;
+  for (const Case& c : kCases) {
+    CAPTURE(c.block);
+    const Example example(c.columns, c.depth, c.bits, c.block, c.zero_points);
+    const PackedWeights packed(example.weights, false);
+    const PanelView panel = packed.panel(0);
+    for (const std::int64_t rows : {1, 2, 3, 4, 9, 16, 21}) {
+      CAPTURE(rows);
+      const MatMulKernels& dots = matmul_kernels(Isa::kNeonDot);
+      const Rows x(dots, random_rows(rows, c.depth, panel.depth), rows, panel);
+      const std::vector<float> wanted = multiply(dots, panel, x.view, 0, rows);
+      const std::vector<float> found = multiply(matmul_kernels(Isa::kNeonI8mm), panel, x.view, 0, rows);
+      CHECK(std::equal(wanted.begin(), wanted.begin() + rows * 32, found.begin()));
+    }
+  }
+}
+
 TEST_CASE("products in float32 equal float64 products") {
   for (const Isa isa : supported_isas()) {
     const MatMulKernels& kernels = matmul_kernels(isa);
@@ -242,7 +263,43 @@ TEST_CASE("products in float32 equal float64 products") {
   }
 }
 
+/// Rows of activations in bfloat16, and products with them.
+struct TileProduct {
+  static constexpr std::int64_t kRows = 70;
+  static constexpr std::int64_t kPadded = 96;
+
+  const MatMulKernels& kernels;
+  std::vector<float> x;
+  std::vector<std::uint16_t> memory;
+  Bf16Rows rows;
+
+  TileProduct(const MatMulKernels& with, std::int64_t depth, const PanelView& shape)
+      : kernels(with), x(random_rows(kRows, depth, shape.depth)) {
+    memory.assign(static_cast<std::size_t>(kPadded * shape.depth), 0);
+    rows = {kPadded, memory.data()};
+    for (std::int64_t m = 0; m < kRows; ++m) kernels.load_row_bf16(x.data() + m * shape.depth, shape, m, rows);
+  }
+
+  void multiply(std::span<const TileColumns> columns, std::int64_t first, std::span<const std::int64_t> places) const {
+    static Scratch scratch;
+    std::vector<float> sums(columns.size() * kPadded * 32);
+    kernels.multiply_bf16(columns, rows, first, places, sums.data(), scratch.bytes);
+  }
+};
+
+/// A panel as columns for tiles, stored to data[rows][width] at `column`.
+TileColumns tile_columns(const PackedWeights& packed, std::int64_t panel, float* data, std::int64_t width) {
+  TileColumns columns;
+  columns.panel = packed.panel(panel);
+  columns.output.columns = std::min(kPanelColumns, packed.columns() - panel * kPanelColumns);
+  columns.output.scale = columns.panel.column_scale;
+  columns.output.data = data;
+  columns.output.stride = width;
+  return columns;
+}
+
 TEST_CASE("products in bfloat16 equal float64 products up to rounding, in any company") {
+  constexpr std::int64_t kRows = TileProduct::kRows;
   for (const Isa isa : supported_isas()) {
     const MatMulKernels& kernels = matmul_kernels(isa);
     if (kernels.multiply_bf16 == nullptr) continue;
@@ -252,29 +309,150 @@ TEST_CASE("products in bfloat16 equal float64 products up to rounding, in any co
       CAPTURE(c.block);
       const Example example(c.columns, c.depth, c.bits, c.block, c.zero_points);
       const PackedWeights packed(example.weights, false);
-      const PanelView panel = packed.panel(0);
-      constexpr std::int64_t kRows = 70;
-      const std::vector<float> x = random_rows(kRows, c.depth, panel.depth);
-      constexpr std::int64_t kPadded = 96;
-      std::vector<std::uint16_t> memory(static_cast<std::size_t>(kPadded * panel.depth), 0);
-      const Bf16Rows rows{kPadded, memory.data()};
-      for (std::int64_t m = 0; m < kRows; ++m) kernels.load_row_bf16(x.data() + m * panel.depth, panel, m, rows);
-      static Scratch scratch;
-      const std::array<PanelView, 2> panels = {packed.panel(packed.panels() - 1), panel};
-      std::vector<float> both(2 * kPadded * 32);
-      kernels.multiply_bf16(panels, rows, 0, kRows, both.data(), scratch.bytes);
-      std::vector<float> all(both.begin() + kPadded * 32, both.end());
-      for (const std::int64_t count : {1, 16, 17, 32, 38}) {
-        std::vector<float> some(64 * 32);
-        kernels.multiply_bf16({&panel, 1}, rows, 32, count, some.data(), scratch.bytes);
-        CHECK(std::equal(some.begin(), some.begin() + count * 32, all.begin() + 32 * 32));
+      const TileProduct product(kernels, c.depth, packed.panel(0));
+      std::vector<std::int64_t> places(kRows);
+      for (std::size_t i = 0; i < places.size(); ++i) places[i] = static_cast<std::int64_t>(i);
+      std::vector<float> other(kRows * 32);
+      std::vector<float> all(kRows * 32, -7.0F);
+      const std::array both = {tile_columns(packed, packed.panels() - 1, other.data(), 32),
+                               tile_columns(packed, 0, all.data(), 32)};
+      product.multiply(both, 0, places);
+      for (const std::size_t count : {1, 16, 17, 32, 38}) {
+        std::vector<float> some(40 * 40, -7.0F);
+        const TileColumns columns = tile_columns(packed, 0, some.data(), 40);
+        // Every row but the third goes to the place after its own.
+        std::vector<std::int64_t> moved(count);
+        for (std::size_t i = 0; i < count; ++i) moved[i] = static_cast<std::int64_t>(i == 2 ? 0 : i + 1);
+        product.multiply({&columns, 1}, 32, moved);
+        for (std::size_t i = 0; i < count; ++i) {
+          const float* const row = some.data() + moved[i] * 40;
+          CHECK(std::equal(row, row + columns.output.columns, all.data() + (32 + i) * 32));
+          CHECK(std::all_of(row + columns.output.columns, row + 40, [](float value) { return value == -7.0F; }));
+        }
       }
-      all = scaled(panel, std::move(all));
       const auto activation = [&](std::int64_t m, std::int64_t k) {
-        return double{x[static_cast<std::size_t>(m * panel.depth + k)]};
+        return double{product.x[static_cast<std::size_t>(m * packed.panel(0).depth + k)]};
       };
       // Each factor is off by at most 2^-9 of its size.
       CHECK(worst_error(example, 0, kRows, all, activation) <= 0x1p-8 * 1.1);
+    }
+  }
+}
+
+TEST_CASE("products in bfloat16 are stored with bias and gate as those of other kernels") {
+  constexpr std::int64_t kRows = TileProduct::kRows;
+  constexpr std::int64_t kWidth = 60;
+  for (const Isa isa : supported_isas()) {
+    const MatMulKernels& kernels = matmul_kernels(isa);
+    if (kernels.multiply_bf16 == nullptr) continue;
+    for (const Case& c : kCases) {
+      CAPTURE(c.depth);
+      CAPTURE(c.bits);
+      CAPTURE(c.block);
+      const Example example(c.columns, c.depth, c.bits, c.block, c.zero_points);
+      const Example gates(c.columns + 3, c.depth, c.bits, c.block, c.zero_points);
+      const PackedWeights packed(example.weights, false);
+      const PackedWeights gate(gates.weights, false);
+      const TileProduct product(kernels, c.depth, packed.panel(0));
+      std::vector<std::int64_t> places(kRows);
+      for (std::size_t i = 0; i < places.size(); ++i) places[i] = static_cast<std::int64_t>(kRows - 1 - i);
+      std::vector<float> bias(32);
+      for (std::size_t i = 0; i < 32; ++i) bias[i] = static_cast<float>(i) * 0.03F;
+      std::vector<float> plain(kRows * 32);
+      std::vector<float> plain_gate(kRows * 32);
+      product.multiply(std::array{tile_columns(packed, 0, plain.data(), 32)}, 0, places);
+      product.multiply(std::array{tile_columns(gate, 0, plain_gate.data(), 32)}, 0, places);
+      for (const ElementKind kind : {ElementKind::kFloat32, ElementKind::kFloat16}) {
+        std::vector<float> wide(kRows * kWidth, 5.0F);
+        const std::vector<Half> five(kRows * kWidth, [] {
+          Half half{};
+          from_float(5.0F, &half);
+          return half;
+        }());
+        std::vector<Half> narrow = five;
+        std::vector<TileColumns> columns;
+        const std::int64_t existing = std::min<std::int64_t>(c.columns, 32);
+        for (int half = 0; half < 2 && half * 16 < existing; ++half) {
+          TileColumns some = tile_columns(packed, 0, nullptr, kWidth);
+          some.gate = gate.panel(0);
+          some.half = half;
+          some.output.kind = kind;
+          some.output.columns = std::min<std::int64_t>(existing - half * 16, 16);
+          some.output.scale += half * 16;
+          some.output.bias = bias.data() + half * 16;
+          some.output.gate_scale = some.gate.column_scale + half * 16;
+          some.output.gate_bias = half == 0 ? bias.data() : bias.data() + 16;
+          if (kind == ElementKind::kFloat32) {
+            some.output.data = wide.data() + half * 16;
+          } else {
+            some.output.data = narrow.data() + half * 16;
+          }
+          columns.push_back(some);
+        }
+        product.multiply(columns, 0, places);
+        double worst = 0;
+        for (std::int64_t m = 0; m < kRows; ++m) {
+          for (std::int64_t n = 0; n < kWidth; ++n) {
+            const auto at = static_cast<std::size_t>(m * kWidth + n);
+            const float got = kind == ElementKind::kFloat32 ? wide[at] : to_float(narrow[at]);
+            const auto from = static_cast<std::size_t>(m * 32 + n);
+            const auto column = static_cast<std::size_t>(n);
+            const double g = n < existing ? double{plain_gate[from]} + double{bias[column]} : 0;
+            const double y = n < existing ? double{plain[from]} + double{bias[column]} : 0;
+            const double wanted = n < existing ? g / (1 + std::exp(-g)) * y : 5.0;
+            const double step = kind == ElementKind::kFloat32 ? 4e-6 : 0x1p-11;
+            worst = std::max(worst, std::fabs(double{got} - wanted) / (step * std::fabs(wanted) + 0x1p-24));
+          }
+        }
+        CHECK(worst <= 1.01);
+      }
+    }
+  }
+}
+
+TEST_CASE("results with a gate become the rows that another product takes") {
+  constexpr std::int64_t kRows = TileProduct::kRows;
+  for (const Isa isa : supported_isas()) {
+    const MatMulKernels& kernels = matmul_kernels(isa);
+    if (kernels.multiply_bf16 == nullptr) continue;
+    // Of the next product: one slab, some, and some whose last is shorter.
+    for (const auto& [columns, unit] : {std::array{64, 32}, std::array{768, 64}, std::array{1248, 32}}) {
+      CAPTURE(columns);
+      const Example example(columns, 96, 4, 32, false);
+      const Example gates(columns, 96, 4, 32, true);
+      const PackedWeights packed(example.weights, false);
+      const PackedWeights gate(gates.weights, false);
+      const TileProduct product(kernels, 96, packed.panel(0));
+      PanelView next;
+      next.unit_depth = unit;
+      next.depth = columns;
+      std::vector<float> results(static_cast<std::size_t>(kRows * columns));
+      std::vector<std::uint16_t> memory(static_cast<std::size_t>(TileProduct::kPadded * columns), 0xFFFFU);
+      const Bf16Rows given{TileProduct::kPadded, memory.data()};
+      given.clear_padding(kRows, next);
+      std::vector<std::int64_t> places(kRows);
+      for (std::size_t i = 0; i < places.size(); ++i) places[i] = static_cast<std::int64_t>(i);
+      for (std::int64_t column = 0; column < columns; column += 16) {
+        TileColumns some = tile_columns(packed, column / 32, results.data() + column, columns);
+        some.gate = gate.panel(column / 32);
+        some.half = static_cast<int>(column / 16 % 2);
+        some.output.columns = 16;
+        some.output.scale += some.half * 16;
+        some.output.gate_scale = some.gate.column_scale + some.half * 16;
+        product.multiply({&some, 1}, 0, places);
+        const std::int64_t slab = Bf16Rows::slab_depth(next);
+        const std::int64_t start = column / slab * slab;
+        some.output.tiles_depth = std::min(slab, columns - start);
+        some.output.tiles =
+            given.group(start, some.output.tiles_depth, 0) + (column - start) / 32 * 32 * 32 + column % 32;
+        product.multiply({&some, 1}, 0, std::span(places).first(32));
+        product.multiply({&some, 1}, 32, std::span(places).last(kRows - 32));
+      }
+      std::vector<std::uint16_t> wanted(memory.size(), 0);
+      for (std::int64_t m = 0; m < kRows; ++m) {
+        kernels.load_row_bf16(results.data() + m * columns, next, m, {TileProduct::kPadded, wanted.data()});
+      }
+      CHECK(memory == wanted);
     }
   }
 }
@@ -332,32 +510,6 @@ TEST_CASE("results are stored with bias and gate") {
       CHECK(out[static_cast<std::size_t>(m * 25 + 19)] == 7.0F);
     }
   }
-}
-
-TEST_CASE("weights from the same place of a file are packed once") {
-  const Example example(64, 64, 4, 32, false);
-  std::FILE* const file = std::tmpfile();
-  REQUIRE(file != nullptr);
-  REQUIRE(std::fwrite(example.codes.data(), 1, example.codes.size(), file) == example.codes.size());
-  std::fflush(file);
-  const auto map = [&] {
-    void* const data = mmap(nullptr, example.codes.size(), PROT_READ, MAP_PRIVATE, fileno(file), 0);
-    REQUIRE(data != MAP_FAILED);
-    NBitsWeights weights = example.weights;
-    weights.codes = {static_cast<const std::uint8_t*>(data), example.codes.size()};
-    return weights;
-  };
-  const NBitsWeights first = map();
-  const NBitsWeights second = map();
-
-  const std::shared_ptr<const PackedWeights> packed = packed_weights(first, false);
-  CHECK(packed_weights(second, false) == packed);
-  CHECK(packed_weights(second, true) != packed);
-  CHECK(packed_weights(example.weights, false) != packed);  // not of a file
-  for (const NBitsWeights& weights : {first, second}) {
-    munmap(const_cast<std::uint8_t*>(weights.codes.data()), weights.codes.size());
-  }
-  std::fclose(file);
 }
 
 }  // namespace

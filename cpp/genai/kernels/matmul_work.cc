@@ -41,22 +41,37 @@ QuantizedRows MatMulWork::quantized(std::int64_t rows, const PanelView& shape) {
 }
 
 Bf16Rows MatMulWork::bf16(std::int64_t rows, const PanelView& shape) {
-  constexpr std::int64_t kGroup = Bf16Rows::kGroup;
   Bf16Rows out;
-  out.padded = (rows + kGroup - 1) / kGroup * kGroup;
+  out.padded = Bf16Rows::padded_rows(rows);
   const auto elements = static_cast<std::size_t>(out.padded * shape.depth);
   out.data = reinterpret_cast<std::uint16_t*>(grow(codes_, elements * sizeof(std::uint16_t)));
-  if (rows == out.padded) return out;
-  const std::int64_t slab = Bf16Rows::slab_depth(shape);
-  for (std::int64_t start = 0; start < shape.depth; start += slab) {
-    const std::int64_t depth = std::min(slab, shape.depth - start);
-    std::fill_n(out.group(start, depth, out.padded - kGroup), kGroup * depth, std::uint16_t{0});
-  }
+  out.clear_padding(rows, shape);
   return out;
 }
 
 float* MatMulWork::floats(std::int64_t count, std::int64_t stride) {
   return reinterpret_cast<float*>(grow(floats_, static_cast<std::size_t>(count * stride) * sizeof(float)));
+}
+
+std::span<const MatMulWork::Piece> MatMulWork::cut(std::int64_t rows, std::int64_t columns, const PanelView& shape,
+                                                   int threads) {
+  pieces_.clear();
+  // Rows whose slabs stay in the second-level cache together leave it less room for sums.
+  constexpr std::int64_t kCachedBytes = 1 << 20;
+  const std::int64_t row_bytes = shape.depth * static_cast<std::int64_t>(sizeof(std::uint16_t));
+  const bool stays = std::min(rows, kRowBlock) * row_bytes <= kCachedBytes;
+  const std::int64_t most = stays && Bf16Rows::slab_depth(shape) < shape.depth ? kTilePanels / 2 : kTilePanels;
+  std::int64_t left = (rows + kRowBlock - 1) / kRowBlock * columns;
+  for (std::int64_t row = 0; row < rows; row += kRowBlock) {
+    for (std::int64_t first = 0; first < columns;) {
+      const std::int64_t share = (left + std::int64_t{2} * threads - 1) / (std::int64_t{2} * threads);
+      const std::int64_t size = std::min({share, most, columns - first});
+      pieces_.push_back({row, std::min(kRowBlock, rows - row), first, first + size});
+      first += size;
+      left -= size;
+    }
+  }
+  return pieces_;
 }
 
 void MatMulWork::reserve_threads(int count, std::int64_t depth, std::int64_t results) {

@@ -29,6 +29,17 @@ class MatMulWork {
   /// Room for rows[count][stride] in float32.
   float* floats(std::int64_t count, std::int64_t stride);
 
+  /// What a thread multiplies in one go in tiles.
+  struct Piece {
+    std::int64_t first_row;
+    std::int64_t rows;   ///< at most kRowBlock
+    std::int64_t first;  ///< columns for tiles
+    std::int64_t end;    ///< at most kTilePanels more
+  };
+  /// Cuts rows times columns, for weights of this shape: the less is left the smaller the pieces, so that threads end
+  /// together. Stays valid until the next call.
+  std::span<const Piece> cut(std::int64_t rows, std::int64_t columns, const PanelView& shape, int threads);
+
   /// Working memory of a thread.
   struct Thread {
     std::byte* scratch;  ///< kMatMulScratchBytes
@@ -46,6 +57,7 @@ class MatMulWork {
   static std::byte* grow(std::vector<Line>& lines, std::size_t bytes);
 
   std::vector<std::int64_t> chosen_;
+  std::vector<Piece> pieces_;
   std::vector<Line> codes_;
   std::vector<Line> scales_;
   std::vector<Line> offsets_;

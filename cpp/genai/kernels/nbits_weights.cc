@@ -7,13 +7,8 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
-#include <map>
-#include <mutex>
-#include <optional>
-#include <tuple>
 
 namespace genai::kernels {
 namespace {
@@ -126,21 +121,31 @@ bool NBitsWeights::has_zero_points() const {
   return false;
 }
 
+namespace {
+
 /// Writes one panel after the other.
-class PackedWeights::Packer {
+class Packer {
  public:
-  Packer(const NBitsWeights& source, bool exact, PackedWeights& out) : source_(source), exact_(exact), out_(out) {}
+  Packer(const NBitsWeights& source, bool exact, const PackedShape& shape, std::byte* image)
+      : source_(source),
+        exact_(exact),
+        shape_(shape.panel),
+        panel_bytes_(shape.panel_bytes()),
+        panels_(reinterpret_cast<std::uint8_t*>(image)),
+        column_scales_(reinterpret_cast<float*>(image + shape.scales_offset())),
+        zero_points_(shape.zero_points ? reinterpret_cast<std::int8_t*>(image + shape.zero_points_offset()) : nullptr) {
+    std::fill_n(column_scales_, shape.panels() * kPanelColumns, 1.0F);
+  }
 
   void pack(std::int64_t panel) {
     const std::int64_t first = panel * kPanelColumns;
     const std::int64_t count = std::min(kPanelColumns, source_.columns - first);
-    auto* const base =
-        reinterpret_cast<std::uint8_t*>(out_.data_.get()) + static_cast<std::size_t>(panel) * out_.panel_bytes();
+    std::uint8_t* const base = panels_ + static_cast<std::size_t>(panel) * panel_bytes_;
     if (source_.layout != NBitsLayout::kBlocks) pack_matrix(base, first, count);
     for (std::int64_t c = 0; c < count; ++c) {
       if (source_.layout == NBitsLayout::kBlocks) pack_column(base, first + c, c);
       pack_scales(base, panel, first + c, c);
-      if (out_.has_zero_points()) pack_zero_points(panel, first + c, c);
+      if (zero_points_ != nullptr) pack_zero_points(panel, first + c, c);
     }
   }
 
@@ -160,7 +165,7 @@ class PackedWeights::Packer {
 
   /// Packs the codes of a panel out of a matrix. What lies beyond K or N becomes code 0.
   void pack_matrix(std::uint8_t* base, std::int64_t first, std::int64_t count) {
-    const PanelView& shape = out_.shape_;
+    const PanelView& shape = shape_;
     const std::int64_t chunks = shape.unit_depth / kChunkDepth;
     const std::int64_t chunk_bytes = kChunkDepth * kPanelColumns * source_.bits / 8;
     for (std::int64_t start = 0; start < shape.depth; start += kChunkDepth) {
@@ -209,7 +214,7 @@ class PackedWeights::Packer {
   }
 
   void pack_column(std::uint8_t* base, std::int64_t column, std::int64_t c) {
-    const PanelView& shape = out_.shape_;
+    const PanelView& shape = shape_;
     const std::int64_t block_bytes = source_.block * source_.bits / 8;
     const std::uint8_t* const codes = source_.codes.data() + column * source_.blocks() * block_bytes;
     const std::int64_t half_lines = source_.bits == 4 ? 4 : 8;
@@ -239,11 +244,10 @@ class PackedWeights::Packer {
   }
 
   void pack_scales(std::uint8_t* base, std::int64_t panel, std::int64_t column, std::int64_t c) {
-    const PanelView& shape = out_.shape_;
+    const PanelView& shape = shape_;
     const bool whole = source_.block == 0;  // the scale is left to the end
     const int power = exact_ || whole ? 0 : exponent(column);
-    out_.column_scale_[static_cast<std::size_t>(panel * kPanelColumns + c)] =
-        whole ? source_.scale(column, 0) : std::ldexp(1.0F, power);
+    column_scales_[panel * kPanelColumns + c] = whole ? source_.scale(column, 0) : std::ldexp(1.0F, power);
     const std::size_t code_bytes = static_cast<std::size_t>(shape.unit_depth * kPanelColumns * source_.bits / 8);
     for (std::int64_t b = 0; b < (whole ? shape.steps() : source_.blocks()); ++b) {
       const auto unit = static_cast<std::size_t>(b / shape.scales_per_unit);
@@ -261,46 +265,60 @@ class PackedWeights::Packer {
   }
 
   void pack_zero_points(std::int64_t panel, std::int64_t column, std::int64_t c) {
-    std::int8_t* const to = out_.zero_points_.data() + panel * out_.shape_.steps() * kPanelColumns + c;
+    std::int8_t* const to = zero_points_ + panel * shape_.steps() * kPanelColumns + c;
     const bool whole = source_.block == 0;
-    for (std::int64_t b = 0; b < (whole ? out_.shape_.steps() : source_.blocks()); ++b) {
+    for (std::int64_t b = 0; b < (whole ? shape_.steps() : source_.blocks()); ++b) {
       to[b * kPanelColumns] = source_.zero(column, whole ? 0 : b);
     }
   }
 
   const NBitsWeights& source_;
   bool exact_;
-  PackedWeights& out_;
+  const PanelView& shape_;
+  std::size_t panel_bytes_;
+  std::uint8_t* panels_;
+  float* column_scales_;
+  std::int8_t* zero_points_;  ///< nullptr when there are none
 };
 
-PackedWeights::PackedWeights(const NBitsWeights& source, bool exact) : columns_(source.columns) {
+}  // namespace
+
+PackedShape::PackedShape(const NBitsWeights& source, bool exact, bool has_zero_points)
+    : columns(source.columns), zero_points(has_zero_points) {
   const std::int64_t block = source.block == 0 ? best_block(source.depth) : source.block;
-  shape_.unit_depth = std::max(kChunkDepth, block);
-  shape_.units = (source.depth + shape_.unit_depth - 1) / shape_.unit_depth;
-  shape_.depth = shape_.units * shape_.unit_depth;
-  shape_.bits = source.bits;
-  shape_.scales_per_unit = static_cast<int>(shape_.unit_depth / block);
-  const std::int64_t scale_bytes = kPanelColumns * (exact ? 4 : 2) * shape_.scales_per_unit;
-  shape_.unit_bytes = static_cast<std::size_t>(shape_.unit_depth * kPanelColumns * source.bits / 8 + scale_bytes);
-  const std::size_t total = panel_bytes() * static_cast<std::size_t>(panels());
-  data_ = allocate_weights(total);
-  column_scale_.assign(static_cast<std::size_t>(panels() * kPanelColumns), 1.0F);
-  if (source.has_zero_points()) {
-    zero_points_.assign(static_cast<std::size_t>(panels() * shape_.steps() * kPanelColumns), 0);
-  }
-  Packer packer(source, exact, *this);
+  panel.unit_depth = std::max(kChunkDepth, block);
+  panel.units = (source.depth + panel.unit_depth - 1) / panel.unit_depth;
+  panel.depth = panel.units * panel.unit_depth;
+  panel.bits = source.bits;
+  panel.scales_per_unit = static_cast<int>(panel.unit_depth / block);
+  const std::int64_t scale_bytes = kPanelColumns * (exact ? 4 : 2) * panel.scales_per_unit;
+  panel.unit_bytes = static_cast<std::size_t>(panel.unit_depth * kPanelColumns * source.bits / 8 + scale_bytes);
+}
+
+std::size_t PackedShape::zero_points_offset() const {
+  return scales_offset() + static_cast<std::size_t>(panels() * kPanelColumns) * sizeof(float);
+}
+
+std::size_t PackedShape::image_bytes() const {
+  const std::int64_t zeros = zero_points ? panels() * panel.steps() * kPanelColumns : 0;
+  const std::size_t end = zero_points_offset() + static_cast<std::size_t>(zeros);
+  return (end + kLineBytes - 1) / kLineBytes * kLineBytes;
+}
+
+void pack_weights(const NBitsWeights& source, bool exact, const PackedShape& shape, std::byte* image) {
+  Packer packer(source, exact, shape, image);
   constexpr std::size_t kReleaseBytes = std::size_t{8} << 20;
   // All panels read all pages of [K, N], and other pieces of a matrix read its pages later.
   const std::size_t panel_codes = source.layout == NBitsLayout::kRows || source.width() != source.columns
                                       ? 0
-                                      : source.codes.size() / static_cast<std::size_t>(columns_) * kPanelColumns;
+                                      : source.codes.size() / static_cast<std::size_t>(source.columns) * kPanelColumns;
   std::size_t released = 0;
-  for (std::int64_t panel = 0; panel < panels(); ++panel) {
+  for (std::int64_t panel = 0; panel < shape.panels(); ++panel) {
     packer.pack(panel);
-    const std::size_t done = panel + 1 == panels()
+    const std::size_t done = panel + 1 == shape.panels()
                                  ? source.codes.size()
                                  : std::min(source.codes.size(), panel_codes * static_cast<std::size_t>(panel + 1));
-    if (done - released < kReleaseBytes && panel + 1 < panels()) continue;
+    if (done - released < kReleaseBytes && panel + 1 < shape.panels()) continue;
     release_file_pages(source.codes.data() + released, done - released);
     released = done;
   }
@@ -308,50 +326,22 @@ PackedWeights::PackedWeights(const NBitsWeights& source, bool exact) : columns_(
   release_file_pages(source.scales16.data(), source.scales16.size_bytes());
 }
 
+PackedWeights::PackedWeights(const NBitsWeights& source, bool exact) : shape_(source, exact, source.has_zero_points()) {
+  const std::shared_ptr<std::byte> memory = allocate_weights(shape_.image_bytes());
+  pack_weights(source, exact, shape_, memory.get());
+  image_ = memory;
+}
+
 PanelView PackedWeights::panel(std::int64_t index) const {
-  PanelView view = shape_;
-  view.data = data_.get() + static_cast<std::size_t>(index) * panel_bytes();
-  if (has_zero_points()) view.zero_points = zero_points_.data() + index * shape_.steps() * kPanelColumns;
-  view.column_scale = column_scale_.data() + index * kPanelColumns;
+  PanelView view = shape_.panel;
+  const std::byte* const image = image_.get();
+  view.data = image + static_cast<std::size_t>(index) * panel_bytes();
+  if (has_zero_points()) {
+    view.zero_points = reinterpret_cast<const std::int8_t*>(image + shape_.zero_points_offset()) +
+                       index * shape_.panel.steps() * kPanelColumns;
+  }
+  view.column_scale = reinterpret_cast<const float*>(image + shape_.scales_offset()) + index * kPanelColumns;
   return view;
-}
-
-std::size_t PackedWeights::bytes() const {
-  return panel_bytes() * static_cast<std::size_t>(panels()) + zero_points_.size() +
-         column_scale_.size() * sizeof(float);
-}
-
-std::shared_ptr<const PackedWeights> packed_weights(const NBitsWeights& source, bool exact) {
-  const std::optional<FilePlace> place = file_place(source.codes.data());
-  if (!place) return std::make_shared<const PackedWeights>(source, exact);
-  // A file may be written anew in its place, so some of the content belongs to the key.
-  std::size_t content = 0;
-  const auto mix = [&content](std::size_t value) { content = content * 1099511628211ULL + value; };
-  for (std::size_t i = 0; i < source.codes.size(); i += 1 + source.codes.size() / 1024) mix(source.codes[i]);
-  for (std::size_t i = 0; i < source.scales.size(); i += 1 + source.scales.size() / 1024) {
-    mix(std::bit_cast<std::uint32_t>(source.scales[i]));
-  }
-  for (std::size_t i = 0; i < source.scales16.size(); i += 1 + source.scales16.size() / 1024) mix(source.scales16[i]);
-  for (const std::uint8_t zero : source.zero_points) mix(zero);
-  mix(static_cast<std::size_t>(source.layout));
-  mix(source.is_signed ? 1 : 0);
-  mix(static_cast<std::size_t>(source.width()));
-  mix(static_cast<std::size_t>(source.first));
-  using Key = std::tuple<std::string, std::int64_t, std::int64_t, std::int64_t, int, std::int64_t, bool, std::size_t>;
-  const Key key{place->file, place->offset, source.depth, source.columns, source.bits, source.block, exact, content};
-  static std::mutex mutex;
-  static auto& known = *new std::map<Key, std::weak_ptr<const PackedWeights>>;
-  {
-    const std::lock_guard lock(mutex);
-    std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
-    if (const auto found = known.find(key); found != known.end()) {
-      if (std::shared_ptr<const PackedWeights> weights = found->second.lock()) return weights;
-    }
-  }
-  auto made = std::make_shared<const PackedWeights>(source, exact);
-  const std::lock_guard lock(mutex);
-  known[key] = made;
-  return made;
 }
 
 }  // namespace genai::kernels

@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
+#include <utility>
 
 // Weights of a quantized matrix product: as a graph holds them, and packed for our kernels.
 namespace genai::kernels {
@@ -96,34 +96,48 @@ struct PanelView {
   std::int64_t step_depth() const { return unit_depth / scales_per_unit; }
 };
 
+/// What is known of packed weights before they are packed.
+struct PackedShape {
+  std::int64_t columns = 0;
+  PanelView panel;           ///< without addresses
+  bool zero_points = false;  ///< there are some; not asked of the constants, which costs reading them
+
+  PackedShape(const NBitsWeights& source, bool exact, bool has_zero_points);
+
+  std::int64_t panels() const { return (columns + kPanelColumns - 1) / kPanelColumns; }
+  /// Bytes of a panel's stream: what a product with one row reads.
+  std::size_t panel_bytes() const { return panel.unit_bytes * static_cast<std::size_t>(panel.units); }
+  /// An image is the panels, then [panels][32] factors of columns, float32, then [panels][steps][32] zero points, int8.
+  /// Each of them starts at a multiple of 64 bytes.
+  std::size_t scales_offset() const { return panel_bytes() * static_cast<std::size_t>(panels()); }
+  std::size_t zero_points_offset() const;
+  std::size_t image_bytes() const;
+};
+
+/// Packs `source` into an image of zeros. `exact`: scales stay float32; else they become float16 times a power of two
+/// for each column, which changes them by at most 2^-11 unless they came from float16. A scale of a whole column stays
+/// as it is. `source` is read once, from its start to its end, and leaves memory on the way if it is a mapped file.
+void pack_weights(const NBitsWeights& source, bool exact, const PackedShape& shape, std::byte* image);
+
 /// Owns packed weights. Immutable, so any number of threads may read it.
 class PackedWeights {
  public:
-  /// Packs `source`. `exact`: scales stay float32; else they become float16 times a power of two for each column, which
-  /// changes them by at most 2^-11 unless they came from float16. A scale of a whole column stays as it is.
-  /// `source` is read once, from its start to its end, and leaves memory on the way if it is a mapped file.
+  /// Packs `source` into memory of its own; see pack_weights().
   PackedWeights(const NBitsWeights& source, bool exact);
+  /// Takes an image of this shape; aligned to 64.
+  PackedWeights(const PackedShape& shape, std::shared_ptr<const std::byte> image)
+      : shape_(shape), image_(std::move(image)) {}
 
-  std::int64_t columns() const { return columns_; }
-  std::int64_t panels() const { return (columns_ + kPanelColumns - 1) / kPanelColumns; }
+  std::int64_t columns() const { return shape_.columns; }
+  std::int64_t panels() const { return shape_.panels(); }
   PanelView panel(std::int64_t index) const;
-  /// Bytes of a panel's stream: what a product with one row reads.
-  std::size_t panel_bytes() const { return shape_.unit_bytes * static_cast<std::size_t>(shape_.units); }
-  std::size_t bytes() const;
-  bool has_zero_points() const { return !zero_points_.empty(); }
+  std::size_t panel_bytes() const { return shape_.panel_bytes(); }
+  std::size_t bytes() const { return shape_.image_bytes(); }
+  bool has_zero_points() const { return shape_.zero_points; }
 
  private:
-  class Packer;
-
-  std::int64_t columns_ = 0;
-  PanelView shape_;  ///< without addresses
-  std::shared_ptr<std::byte> data_;
-  std::vector<std::int8_t> zero_points_;
-  std::vector<float> column_scale_;
+  PackedShape shape_;
+  std::shared_ptr<const std::byte> image_;
 };
-
-/// Packs `source`, or gives weights that are in use already if they were packed from the same place of the same file:
-/// so sessions of one model share them. Thread-safe.
-std::shared_ptr<const PackedWeights> packed_weights(const NBitsWeights& source, bool exact);
 
 }  // namespace genai::kernels

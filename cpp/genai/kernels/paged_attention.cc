@@ -31,7 +31,9 @@ class PagedAttention final : public ort::OpKernel {
     work->plan(call, max_threads_);
     write(context, call, *work);
     run_all(context, work->pieces().size(), work->attention_threads(),
-            [&](std::size_t index, int thread) { run_piece(call, *work, work->pieces()[index], thread); });
+            [&](std::size_t index, int thread, NextIndex next) {
+              run_piece(call, *work, {work->pieces()[index], next}, thread);
+            });
   }
 
  private:
@@ -63,7 +65,26 @@ class PagedAttention final : public ort::OpKernel {
     });
   }
 
-  void run_piece(const PagedCall& call, AttentionWork& work, const AttentionPiece& piece, int thread) const {
+  /// A piece, and what tells which one follows it.
+  struct Turn {
+    const AttentionPiece& piece;
+    NextIndex next;
+  };
+
+  /// What the thread computes after a range of the piece, as far as that can be known.
+  static TileRange range_after(AttentionWork& work, const Turn& turn, int range) {
+    const AttentionPiece* piece = &turn.piece;
+    if (++range == piece->first_range + piece->num_ranges) {
+      const std::size_t next = turn.next();
+      if (next >= work.pieces().size()) return {};
+      piece = &work.pieces()[next];
+      range = piece->first_range;
+    }
+    return {&work.items()[piece->item].tile, range};
+  }
+
+  void run_piece(const PagedCall& call, AttentionWork& work, const Turn& turn, int thread) const {
+    const AttentionPiece& piece = turn.piece;
     AttentionItem& item = work.items()[piece.item];
     const AttentionWork::Buffers buffers = work.buffers(thread);
     const QueryTile& tile = item.tile;
@@ -72,7 +93,8 @@ class PagedAttention final : public ort::OpKernel {
     for (int range = piece.first_range; range < piece.first_range + piece.num_ranges; ++range) {
       const bool is_first = range == item.first_range;
       const Partial out = item.is_split ? work.partial(item, range) : is_first ? buffers.total : buffers.next;
-      kernels.attend(call.shape, call.tensors, tile, buffers.packed, range, buffers.scores, out);
+      kernels.attend(call.shape, call.tensors, {&tile, range}, range_after(work, turn, range), buffers.packed,
+                     buffers.scores, out);
       if (!item.is_split && !is_first) kernels.merge(call.shape, tile.num_rows, out, buffers.total);
     }
     if (!item.is_split) return kernels.finish(call.shape, call.tensors, tile, buffers.total, buffers.scratch);

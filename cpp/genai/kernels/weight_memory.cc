@@ -16,7 +16,7 @@ constexpr std::size_t kAlignment = 64;
 /// Address space of a chunk; only what is written takes memory.
 constexpr std::size_t kChunkBytes = std::size_t{64} << 20;
 
-/// Of all chunks.
+/// Of all chunks, and what is counted beside them.
 std::atomic<std::size_t>& used_bytes() {
   static std::atomic<std::size_t> bytes{0};
   return bytes;
@@ -66,6 +66,15 @@ std::shared_ptr<std::byte> allocate_weights(std::size_t size_bytes) {
   // A large matrix has a chunk of its own; the one before it goes on.
   if (size_bytes < kChunkBytes) current = chunk;
   return {chunk, taken};
+}
+
+CountedWeights::~CountedWeights() {
+  used_bytes() -= size_bytes_;
+}
+
+void CountedWeights::add(std::size_t size_bytes) {
+  size_bytes_ += size_bytes;
+  used_bytes() += size_bytes;
 }
 
 std::size_t weight_bytes() {

@@ -11,6 +11,20 @@ namespace genai::kernels {
 /// Thread-safe.
 std::shared_ptr<std::byte> allocate_weights(std::size_t size_bytes);
 
+/// Counts bytes of packed weights that lie elsewhere, in mapped files, for as long as it lives.
+class CountedWeights {
+ public:
+  CountedWeights() = default;
+  CountedWeights(const CountedWeights&) = delete;
+  CountedWeights& operator=(const CountedWeights&) = delete;
+  ~CountedWeights();
+  /// One thread.
+  void add(std::size_t size_bytes);
+
+ private:
+  std::size_t size_bytes_ = 0;
+};
+
 /// Bytes that weights of all models hold now. Thread-safe.
 std::size_t weight_bytes();
 

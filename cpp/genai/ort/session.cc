@@ -2,6 +2,7 @@
 
 #include "genai/base/error.h"
 #include "genai/ort/custom_op.h"
+#include "genai/ort/lora_adapter.h"
 #include "genai/ort/status.h"
 
 #include "onnxruntime/abi.h"
@@ -120,6 +121,13 @@ void RunOptions::clear_terminate() {
   take_status(ort_library_.api(), ort_library_.api().call<ort_abi::RunOptionsUnsetTerminate>(handle_));
 }
 
+void RunOptions::add(const LoraAdapter& adapter) {
+  throw_if_failed(ort_library_.api(),
+                  ort_library_.api().call<ort_abi::RunOptionsAddActiveLoraAdapter>(
+                      handle_, static_cast<const ort_abi::LoraAdapter*>(adapter.handle())),
+                  "ONNX Runtime cannot run with the adapter");
+}
+
 bool RunOptions::can_profile() const {
   return ort_library_.api().has<ort_abi::RunOptionsEnableProfiling>();
 }
@@ -172,10 +180,16 @@ void Session::read_ports() {
   outputs_ =
       read_ports_of<ort_abi::SessionGetOutputCount, ort_abi::SessionGetOutputName, ort_abi::SessionGetOutputTypeInfo>(
           ort_library_, handle_.get());
+  overridable_ =
+      read_ports_of<ort_abi::SessionGetOverridableInitializerCount, ort_abi::SessionGetOverridableInitializerName,
+                    ort_abi::SessionGetOverridableInitializerTypeInfo>(ort_library_, handle_.get());
 }
 
 const Port* Session::find_input(std::string_view name) const {
   return find(inputs_, name);
+}
+const Port* Session::find_overridable(std::string_view name) const {
+  return find(overridable_, name);
 }
 const Port* Session::find_output(std::string_view name) const {
   return find(outputs_, name);

@@ -19,6 +19,7 @@ struct Session;
 
 namespace genai::ort {
 
+class LoraAdapter;
 class OpDomain;
 
 struct SessionOptions {
@@ -47,6 +48,10 @@ class RunOptions {
   /// Makes the Run that uses this object, now or next, fail soon with kAborted, until clear_terminate().
   void terminate();
   void clear_terminate();
+
+  /// The Runs that use this object from now on have the adapter; it cannot be taken out again. Requires: no Run uses
+  /// the object; the adapter outlives it. Throws kBackend.
+  void add(const LoraAdapter& adapter);
 
   /// Whether this ONNX Runtime (1.25 and later) can record the operators of single Runs.
   bool can_profile() const;
@@ -86,6 +91,8 @@ class Session {
   const std::vector<Port>& inputs() const { return inputs_; }
   const std::vector<Port>& outputs() const { return outputs_; }
   const Port* find_input(std::string_view name) const;
+  /// An input with a value of its own, which a Run takes when it is given no other; null = there is none of that name.
+  const Port* find_overridable(std::string_view name) const;
   const Port* find_output(std::string_view name) const;
   ort_abi::Session* handle() const { return handle_.get(); }
 
@@ -100,6 +107,7 @@ class Session {
   std::unique_ptr<ort_abi::Session, Release> handle_;
   std::vector<Port> inputs_;
   std::vector<Port> outputs_;
+  std::vector<Port> overridable_;
 };
 
 /// The arguments of Run: names, and values that are replaced one by one between runs. One thread. The session must

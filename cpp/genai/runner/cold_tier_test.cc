@@ -1,7 +1,7 @@
 #include "genai/runner/cold_tier.h"
 
+#include "genai/base/checksum.h"
 #include "genai/base/error.h"
-#include "genai/runner/checksum.h"
 #include "genai/runner/test_cold_file.h"
 
 #include <doctest/doctest.h>

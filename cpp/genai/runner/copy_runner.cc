@@ -30,8 +30,7 @@ CopyRunner::CopyRunner(std::unique_ptr<LoadedModel> model)
 }
 
 StepLogits CopyRunner::execute(const StepPlan& plan) {
-  check_plan(plan, model_->spec());
-  model_->clear_interrupt();
+  model_->begin(plan);
   logits_row_.clear();
   new_caches_.clear();
   new_group_cache_ = Cache{};

@@ -1,9 +1,11 @@
 #include "genai/runner/factory.h"
 
 #include "genai/runner/copy_runner.h"
+#include "genai/runner/cross_runner.h"
 #include "genai/runner/loaded_model.h"
 #include "genai/runner/paged_runner.h"
 #include "genai/runner/slot_runner.h"
+#include "genai/runner/source_encoder.h"
 
 namespace genai::runner {
 
@@ -16,6 +18,10 @@ std::unique_ptr<ModelRunner> make_runner(const ModelSpec& spec, const RunnerOpti
     case CacheStyle::kCopy:
     case CacheStyle::kNone:
       return std::make_unique<CopyRunner>(std::move(model));
+    case CacheStyle::kCross: {
+      auto encoder = std::make_unique<SourceEncoder>(spec, options, model->info().intra_op_threads);
+      return std::make_unique<CrossRunner>(std::move(model), std::move(encoder));
+    }
     case CacheStyle::kPaged:
       return std::make_unique<PagedRunner>(std::move(model), options.kv);
   }

@@ -1,6 +1,7 @@
 #include "genai/runner/kv_storage.h"
 
 #include "genai/base/error.h"
+#include "genai/base/huge_pages.h"
 
 #include <algorithm>
 #include <cstring>
@@ -14,7 +15,41 @@ constexpr std::int64_t kDefaultHotBytes = std::int64_t{1} << 30;
 /// Of blocks, and of elements of a tensor: indices of either fit an int32.
 constexpr std::int64_t kMaxCount = std::numeric_limits<std::int32_t>::max();
 
+/// The tensors of a layer, still without blocks.
+std::vector<KvStorage::Tensor> tensors_of(const PagedLayer& layer, std::int64_t block_size) {
+  std::vector<KvStorage::Tensor> tensors;
+  const auto add = [&](const std::string& name, DType dtype, const Dims& dims, const std::string& present) {
+    const auto elements = static_cast<std::size_t>(dims.product(1, dims.rank()));
+    tensors.push_back({.name = name,
+                       .dtype = dtype,
+                       .dims = dims,
+                       .block_bytes = elements * size_bytes(dtype),
+                       .buffer = {},
+                       .present = present,
+                       .next = {}});
+  };
+  if (layer.order == BlockOrder::kPositionsFirst) {
+    add(layer.key_cache, layer.dtype, {0, block_size, layer.kv_heads, layer.head_dim}, layer.key_present);
+    add(layer.value_cache, layer.dtype, {0, block_size, layer.kv_heads, layer.value_dim}, layer.value_present);
+    return tensors;
+  }
+  add(layer.key_cache, layer.dtype, {0, layer.kv_heads, layer.head_dim, block_size}, "");
+  add(layer.value_cache, layer.dtype, {0, layer.kv_heads, block_size, layer.value_dim}, "");
+  for (const std::string& scale : {layer.key_scale, layer.value_scale}) {
+    if (!scale.empty()) add(scale, DType::kFloat32, {0, layer.kv_heads, block_size}, "");
+  }
+  return tensors;
+}
+
 }  // namespace
+
+std::int64_t KvStorage::block_bytes_of(const std::vector<PagedLayer>& layers, int block_size) {
+  std::size_t bytes = 0;
+  for (const PagedLayer& layer : layers) {
+    for (const Tensor& tensor : tensors_of(layer, block_size)) bytes += tensor.block_bytes;
+  }
+  return static_cast<std::int64_t>(bytes);
+}
 
 KvStorage::KvStorage(const std::vector<PagedLayer>& layers, int block_size, const KvMemory& memory)
     : KvStorage(layers, block_size, memory, memory.cold_bytes > 0 ? open_cold_file(memory.cold_folder) : nullptr) {}
@@ -22,7 +57,9 @@ KvStorage::KvStorage(const std::vector<PagedLayer>& layers, int block_size, cons
 KvStorage::KvStorage(const std::vector<PagedLayer>& layers, int block_size, const KvMemory& memory,
                      std::unique_ptr<ColdFile> cold_file) {
   check(!layers.empty() && block_size >= 1, "KV storage without layers or without a block size");
-  for (const PagedLayer& layer : layers) add_tensors(layer, block_size);
+  for (const PagedLayer& layer : layers) {
+    for (Tensor& tensor : tensors_of(layer, block_size)) tensors_.push_back(std::move(tensor));
+  }
   std::int64_t largest = 1;
   for (const Tensor& tensor : tensors_) {
     block_bytes_ += tensor.block_bytes;
@@ -36,6 +73,7 @@ KvStorage::KvStorage(const std::vector<PagedLayer>& layers, int block_size, cons
     tensor.dims[0] = num_hot_blocks_;
     tensor.buffer =
         tensor::Buffer(tensor.block_bytes * static_cast<std::size_t>(num_hot_blocks_), tensor::Pages::kSmall);
+    if (!tensor.present.empty()) tensor.next = tensor::Buffer(tensor.buffer.size_bytes());
   }
   num_warm_blocks_ = std::min(memory.warm_bytes / block_bytes, kMaxCount);
   warm_ = tensor::Buffer(block_bytes_ * static_cast<std::size_t>(num_warm_blocks_));
@@ -46,16 +84,22 @@ KvStorage::KvStorage(const std::vector<PagedLayer>& layers, int block_size, cons
   }
 }
 
-void KvStorage::add_tensors(const PagedLayer& layer, std::int64_t block_size) {
-  const auto add = [this](const std::string& name, DType dtype, const Dims& dims) {
-    const auto elements = static_cast<std::size_t>(dims.product(1, dims.rank()));
-    tensors_.push_back({name, dtype, dims, elements * size_bytes(dtype), tensor::Buffer()});
-  };
-  add(layer.key_cache, layer.dtype, {0, layer.kv_heads, layer.head_dim, block_size});
-  add(layer.value_cache, layer.dtype, {0, layer.kv_heads, block_size, layer.value_dim});
-  for (const std::string& scale : {layer.key_scale, layer.value_scale}) {
-    if (!scale.empty()) add(scale, DType::kFloat32, {0, layer.kv_heads, block_size});
+void KvStorage::take_presents() {
+  for (Tensor& tensor : tensors_) std::swap(tensor.buffer, tensor.next);
+}
+
+bool KvStorage::join_pages(std::int64_t num_written) {
+  for (std::size_t looked = 0; looked < tensors_.size(); ++looked) {
+    Tensor& tensor = tensors_[next_join_];
+    next_join_ = (next_join_ + 1) % tensors_.size();
+    const bool is_swapped = !tensor.present.empty();
+    if (is_swapped || tensor.joined_bytes + kHugePage > static_cast<std::size_t>(num_written) * tensor.block_bytes)
+      continue;
+    tensor.buffer.join_pages(tensor.joined_bytes);
+    tensor.joined_bytes += kHugePage;
+    return true;
   }
+  return false;
 }
 
 std::int64_t KvStorage::num_blocks(KvTier tier) const {

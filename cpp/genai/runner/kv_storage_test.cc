@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <random>
 
@@ -77,6 +78,38 @@ Block read(const KvStorage& storage, KvPlace place) {
 
 }  // namespace
 
+TEST_CASE("KvStorage_PresentsOfARun_BecomeTheHotTier") {
+  const std::vector<PagedLayer> own = {{.key_cache = "k",
+                                        .value_cache = "v",
+                                        .key_scale = "",
+                                        .value_scale = "",
+                                        .order = BlockOrder::kPositionsFirst,
+                                        .key_present = "k1",
+                                        .value_present = "v1",
+                                        .dtype = DType::kFloat32,
+                                        .kv_heads = 2,
+                                        .head_dim = 3,
+                                        .value_dim = 1}};
+  // 4 positions of 2 heads, 3 and 1 wide.
+  CHECK(KvStorage::block_bytes_of(own, 4) == 4 * 2 * (3 + 1) * 4);
+  KvMemory memory;
+  memory.hot_bytes = 5 * 128;
+  KvStorage storage(own, 4, memory);
+  REQUIRE(storage.num_blocks(KvTier::kHot) == 5);
+  CHECK(storage.tensors()[0].dims == Dims{5, 4, 2, 3});
+  CHECK(storage.tensors()[1].dims == Dims{5, 4, 2, 1});
+  CHECK(storage.tensors()[1].present == "v1");
+
+  std::byte* const next = storage.tensors()[0].next.data();
+  next[96 * 3] = std::byte{7};  // block 3 of the keys
+  storage.take_presents();
+  storage.copy(3, 1);
+
+  CHECK(storage.tensors()[0].buffer.data() == next);
+  CHECK(read(storage, hot(1))[0] == std::byte{7});
+  CHECK(read(storage, hot(2))[0] == std::byte{0});
+}
+
 TEST_CASE("KvStorage_Budgets_GiveWholeBlocks") {
   TestColdFile::Disk disk;
   KvMemory memory = memory_of(5, 3, 2);
@@ -134,6 +167,23 @@ TEST_CASE("KvStorage_BlockWritten_LiesAtItsIndexOfEveryTensor") {
   }
   CHECK(part == block.end());
   CHECK(read(storage, hot(1)) == block);
+}
+
+TEST_CASE("KvStorage_PagesJoined_AreThoseOfWrittenBlocksOnceEach") {
+  // Of each block 512 bytes lie in k0 and as many in v0, less in the others: 4096 blocks fill a large page of both.
+  constexpr std::int32_t kBlocks = 6000;
+  KvStorage storage(layers(), kBlockSize, memory_of(kBlocks, 0, 0));
+  std::mt19937 random(3);
+  const std::array<Block, 2> blocks = {random_block(random), random_block(random)};
+  for (std::int32_t index = 0; index < kBlocks; ++index) storage.write(hot(index), blocks[index % 2]);
+
+  CHECK_FALSE(storage.join_pages(4095));
+  CHECK(storage.join_pages(4096));
+  CHECK(storage.join_pages(4096));
+  CHECK_FALSE(storage.join_pages(4096));
+  CHECK_FALSE(storage.join_pages(kBlocks));
+
+  for (std::int32_t index = 0; index < kBlocks; ++index) REQUIRE(read(storage, hot(index)) == blocks[index % 2]);
 }
 
 TEST_CASE("KvStorage_BlockCopied_LeavesTheSourceAndTheOthersAlone") {

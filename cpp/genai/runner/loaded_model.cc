@@ -1,5 +1,6 @@
 #include "genai/runner/loaded_model.h"
 
+#include "genai/base/checksum.h"
 #include "genai/base/cpu.h"
 #include "genai/base/error.h"
 #include "genai/kernels/custom_ops.h"
@@ -10,14 +11,22 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <initializer_list>
+#include <span>
 #include <utility>
 
 namespace genai::runner {
 namespace {
 
-ort::Session load_session(const ort::Library& library, const ModelSpec& spec, ort::SessionOptions options) {
-  options.domains.push_back(&kernels::custom_op_domain(library));
+kernels::PackedStore::Options packed_options(const ModelSpec& spec, const PackedFiles& files) {
+  const std::string& graph = spec.model_bytes.empty() ? spec.model_path : spec.model_bytes;
+  return {.folder = files.folder, .max_bytes = files.max_bytes, .graph = checksum(std::as_bytes(std::span(graph)))};
+}
+
+ort::Session load_session(const ort::Library& library, const ModelSpec& spec, ort::SessionOptions options,
+                          const ort::OpDomain& domain) {
+  options.domains.push_back(&domain);
   if (spec.model_bytes.empty()) return ort::Session(library, spec.model_path, options);
   return ort::Session(library, {spec.model_bytes, spec.external_folder, spec.model_path}, options);
 }
@@ -41,10 +50,13 @@ LoadedModel::LoadedModel(const ModelSpec& spec, const RunnerOptions& options)
       intra_op_threads_(options.intra_op_threads > 0 ? options.intra_op_threads : usable_physical_cores()),
       ort_library_(ort::Library::load(options.ort_library)),
       bytes_before_load_(session_bytes()),
-      session_(load_session(ort_library_, spec, session_options(options, intra_op_threads_))),
+      packed_store_(std::make_shared<kernels::PackedStore>(packed_options(spec, options.packed))),
+      domain_(kernels::make_op_domain(ort_library_, packed_store_)),
+      session_(load_session(ort_library_, spec, session_options(options, intra_op_threads_), *domain_)),
       run_options_(ort_library_),
       tracer_(options.tracer ? options.tracer : std::make_shared<Tracer>()),
-      op_profiler_(*tracer_, run_options_) {
+      op_profiler_(*tracer_, run_options_.can_profile()) {
+  packed_store_->finish();
   check_ports();
   for (const KvPair& pair : spec_.kv) layouts_.emplace_back(pair, spec_.model_path);
 
@@ -53,8 +65,11 @@ LoadedModel::LoadedModel(const ModelSpec& spec, const RunnerOptions& options)
   }
   if (options.providers.empty()) info_.execution_provider = "cpu";
   info_.vocab_size = spec_.vocab_size;
+  const auto needed = std::ranges::find(spec_.adapter_inputs, false, &AdapterInput::has_default);
+  if (needed != spec_.adapter_inputs.end()) info_.needed_adapter_input = needed->name;
   info_.context_limit = spec_.context_limit;
   info_.intra_op_threads = intra_op_threads_;
+  info_.packed_weights = packed_store_->summary();
   info_.loaded_bytes = std::max<std::int64_t>(0, session_bytes() - bytes_before_load_);
   for (const KvLayout& layout : layouts_) {
     info_.kv_bytes_per_token += static_cast<std::int64_t>(layout.bytes_per_position());
@@ -85,12 +100,17 @@ void LoadedModel::check_input(const std::string& name, DType dtype) const {
   }
 }
 
-/// dims: -1 where any size, or a symbolic one, is right.
+void LoadedModel::check_output(const std::string& name) const {
+  if (session_.find_output(name) != nullptr) return;
+  refuse("the graph has no output \"" + name + "\"; it has: " + joined(session_.outputs()) + ".");
+}
+
+/// dims: -1 where a symbolic one is right; the first too must be symbolic then. Others may be symbolic in the graph.
 void LoadedModel::check_cache(const std::string& name, DType dtype, const Dims& dims) const {
   check_input(name, dtype);
   const std::vector<std::int64_t>& found = session_.find_input(name)->dims;
-  bool same = found.size() == dims.rank() && found[0] < 0;
-  for (std::size_t axis = 1; same && axis < found.size(); ++axis) {
+  bool same = found.size() == dims.rank();
+  for (std::size_t axis = 0; same && axis < found.size(); ++axis) {
     same = found[axis] < 0 || found[axis] == dims[axis];
   }
   if (same) return;
@@ -122,6 +142,14 @@ void LoadedModel::check_paged() const {
       refuse("the caches of \"" + layer.key_cache + "\" are " + std::string(genai::name(layer.dtype)) +
              "; int8 caches need scales, others have none.");
     }
+    if (layer.order == BlockOrder::kPositionsFirst) {
+      const std::int64_t blocks = spec_.num_blocks > 0 ? spec_.num_blocks : -1;
+      check_cache(layer.key_cache, layer.dtype, {blocks, block_size, layer.kv_heads, layer.head_dim});
+      check_cache(layer.value_cache, layer.dtype, {blocks, block_size, layer.kv_heads, layer.value_dim});
+      check_output(layer.key_present);
+      check_output(layer.value_present);
+      continue;
+    }
     check_cache(layer.key_cache, layer.dtype, {-1, layer.kv_heads, layer.head_dim, block_size});
     check_cache(layer.value_cache, layer.dtype, {-1, layer.kv_heads, block_size, layer.value_dim});
     for (const std::string& scale : {layer.key_scale, layer.value_scale}) {
@@ -138,6 +166,9 @@ std::vector<std::string> LoadedModel::input_names() const {
     names.push_back(port.name);
   }
   for (const KvPair& pair : spec_.kv) names.push_back(pair.past);
+  for (const KvPair& pair : spec_.states) names.push_back(pair.past);
+  for (const CrossInput& cross : spec_.cross) names.push_back(cross.input);
+  for (const AdapterInput& input : spec_.adapter_inputs) names.push_back(input.name);
   for (const PagedLayer& layer : spec_.paged_layers) {
     for (const std::string& name : {layer.key_cache, layer.value_cache, layer.key_scale, layer.value_scale}) {
       if (!name.empty()) names.push_back(name);
@@ -152,11 +183,15 @@ void LoadedModel::check_ports() const {
   for (const InputPort& port : is_paged ? PagedInputs::ports(spec_) : StepInputs::ports(spec_)) {
     check_input(port.name, port.dtype);
   }
-  for (const KvPair& pair : spec_.kv) {
-    check_input(pair.past, pair.dtype);
-    if (session_.find_output(pair.present) == nullptr) {
-      refuse("the graph has no output \"" + pair.present + "\"; it has: " + joined(session_.outputs()) + ".");
+  for (const std::vector<KvPair>& pairs : {std::cref(spec_.kv), std::cref(spec_.states)}) {
+    for (const KvPair& pair : pairs) {
+      check_input(pair.past, pair.dtype);
+      check_output(pair.present);
     }
+  }
+  for (const CrossInput& cross : spec_.cross) {
+    check_input(cross.input, cross.dtype);
+    if (cross.source == CrossInput::Source::kDecoder) check_output(cross.name);
   }
   if (is_paged) check_paged();
   const std::vector<std::string> known = input_names();
@@ -195,7 +230,8 @@ std::vector<std::string> LoadedModel::output_names() const {
 }
 
 void LoadedModel::run(ort::RunFrame& frame, const RunSize& size) {
-  const std::int64_t number = op_profiler_.begin(size);
+  ort::RunOptions& options = adapter_ == nullptr ? run_options_ : adapter_->run_options();
+  const std::int64_t number = op_profiler_.begin(size, options);
   const TraceSpan span(trace(), TraceName::kRun, size.num_tokens, number + 1);
   const auto start = std::chrono::steady_clock::now();
   const auto count = [&] {
@@ -205,12 +241,66 @@ void LoadedModel::run(ort::RunFrame& frame, const RunSize& size) {
     op_profiler_.end(size, seconds);
   };
   try {
-    frame.run(run_options_);
+    if (adapter_ == nullptr) {
+      frame.run(run_options_);
+    } else {
+      run_with(options, frame);
+    }
   } catch (...) {
     count();
     throw;
   }
   count();
+}
+
+/// Runs with options of an adapter, which an interrupt must reach as well.
+void LoadedModel::run_with(ort::RunOptions& options, ort::RunFrame& frame) {
+  const auto set_running = [&](ort::RunOptions* running) {
+    const std::lock_guard lock(interrupt_mutex_);
+    running_ = running;
+    if (running == nullptr) return;
+    running->clear_terminate();
+    if (is_interrupted_) running->terminate();
+  };
+  set_running(&options);
+  try {
+    frame.run(options);
+  } catch (const Error& error) {
+    set_running(nullptr);
+    if (error.code() != ErrorCode::kBackend) throw;
+    throw Error(ErrorCode::kBackend, std::string(error.what()) + " (with the adapter " + adapter_->path() + ")");
+  } catch (...) {
+    set_running(nullptr);
+    throw;
+  }
+  set_running(nullptr);
+}
+
+void LoadedModel::begin(const StepPlan& plan) {
+  check_plan(plan, spec_);
+  const auto adapter_of = [](const ScheduledSequence& sequence) {
+    return adapter_at(sequence.adapters, sequence.num_computed_tokens + sequence.num_scheduled_tokens - 1);
+  };
+  const Adapter* const adapter = plan.sequences.empty() ? nullptr : adapter_of(plan.sequences.front());
+  for (const ScheduledSequence& sequence : plan.sequences) {
+    check(adapter_of(sequence) == adapter, "a step plan mixes adapters");
+  }
+  adapter_ = dynamic_cast<const LoadedAdapter*>(adapter);
+  check(adapter_ == adapter, "a request has an adapter of something else");
+  const std::lock_guard lock(interrupt_mutex_);
+  is_interrupted_ = false;
+  run_options_.clear_terminate();
+}
+
+std::shared_ptr<const Adapter> LoadedModel::load_adapter(const AdapterFile& file) const {
+  return std::make_shared<const LoadedAdapter>(session_, spec_, file, ++num_adapters_);
+}
+
+void LoadedModel::interrupt() {
+  const std::lock_guard lock(interrupt_mutex_);
+  is_interrupted_ = true;
+  run_options_.terminate();
+  if (running_ != nullptr) running_->terminate();
 }
 
 void check_plan(const StepPlan& plan, const ModelSpec& spec) {

@@ -2,15 +2,20 @@
 
 #include "genai/base/trace.h"
 #include "genai/core/model_spec.h"
+#include "genai/kernels/packed_store.h"
 #include "genai/kernels/weight_memory.h"
+#include "genai/ort/custom_op.h"
 #include "genai/ort/session.h"
 #include "genai/runner/kv_layout.h"
+#include "genai/runner/loaded_adapter.h"
 #include "genai/runner/model_runner.h"
 #include "genai/runner/op_profiler.h"
 #include "genai/runner/options.h"
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,7 +23,7 @@
 namespace genai::runner {
 
 /// A model in ONNX Runtime with what its decoder needs to know: what all decoders share. One thread, but for
-/// interrupt().
+/// interrupt() and load_adapter().
 class LoadedModel {
  public:
   /// Loads the model and compares the spec with the graph. Throws kNotFound, kBadPackage, kUnsupported, kBackend.
@@ -40,7 +45,10 @@ class LoadedModel {
   std::vector<std::string> past_names() const;
   std::vector<std::string> output_names() const;
 
-  /// Runs the model and counts the time. `size`: for the trace.
+  /// Checks a plan that is to be executed, takes its adapter for the runs that follow, and forgets an interrupt that
+  /// came while nothing ran. Throws as check_plan().
+  void begin(const StepPlan& plan);
+  /// Runs the model with the adapter of begin() and counts the time. `size`: for the trace.
   void run(ort::RunFrame& frame, const RunSize& size);
   /// What the engine thread records.
   TraceBuffer& trace() { return tracer_->thread(TraceThread::kEngine); }
@@ -51,13 +59,15 @@ class LoadedModel {
   std::int64_t num_runs() const { return num_runs_; }
   double run_seconds() const { return run_seconds_; }
 
-  /// Forgets an interrupt that came while nothing ran.
-  void clear_interrupt() { run_options_.clear_terminate(); }
-  void interrupt() { run_options_.terminate(); }
+  /// See ModelRunner.
+  std::shared_ptr<const Adapter> load_adapter(const AdapterFile& file) const;
+  void interrupt();
 
  private:
   void check_ports() const;
+  void run_with(ort::RunOptions& options, ort::RunFrame& frame);
   void check_input(const std::string& name, DType dtype) const;
+  void check_output(const std::string& name) const;
   void check_cache(const std::string& name, DType dtype, const Dims& dims) const;
   void check_paged() const;
   std::vector<std::string> input_names() const;
@@ -68,6 +78,8 @@ class LoadedModel {
   int intra_op_threads_;
   const ort::Library& ort_library_;
   std::int64_t bytes_before_load_;
+  std::shared_ptr<kernels::PackedStore> packed_store_;  ///< shared with domain_
+  std::unique_ptr<const ort::OpDomain> domain_;         ///< of session_
   ort::Session session_;
   ort::RunOptions run_options_;
   std::shared_ptr<Tracer> tracer_;  ///< shared with the engine; one of our own when it gave none
@@ -76,6 +88,11 @@ class LoadedModel {
   RunnerInfo info_;
   bool takes_batches_ = false;
   bool takes_ragged_batches_ = false;
+  const LoadedAdapter* adapter_ = nullptr;               ///< of the plan that is executed
+  mutable std::atomic<std::uint64_t> num_adapters_ = 0;  ///< loaded so far
+  std::mutex interrupt_mutex_;
+  bool is_interrupted_ = false;         ///< guarded by interrupt_mutex_
+  ort::RunOptions* running_ = nullptr;  ///< of a run with an adapter; guarded by interrupt_mutex_
   std::int64_t num_runs_ = 0;
   double run_seconds_ = 0.0;
 };

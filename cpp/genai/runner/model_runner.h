@@ -1,11 +1,13 @@
 #pragma once
 
 #include "genai/base/ids.h"
+#include "genai/core/adapter.h"
 #include "genai/core/kv.h"
 #include "genai/core/step.h"
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,13 +16,16 @@ namespace genai::runner {
 
 /// Facts about a loaded decoder.
 struct RunnerInfo {
-  std::string decoder;             ///< "paged", "slot", "copy": which decoder this is, for `show` and metrics
+  std::string decoder;             ///< "paged", "slot", "copy", "cross": which decoder this is, for `show` and metrics
   std::string execution_provider;  ///< effective provider, e.g. "cpu"
   std::int64_t vocab_size = 0;     ///< width of a logits row
   std::int64_t context_limit = 0;  ///< tokens a sequence may have by the graph itself; 0 = no limit known
   std::int64_t kv_bytes_per_token = 0;
   std::int64_t loaded_bytes = 0;  ///< of large pieces of memory that the session took while it was loaded: weights
-  bool can_chunk_prefill = true;  ///< false: the scheduler must give a whole prompt in one step
+  std::string packed_weights;  ///< what became of weights that our operators pack; see kernels::PackedStore::summary()
+  bool has_encoder = false;    ///< an encoder-decoder: each sequence comes with encoder inputs
+  std::string needed_adapter_input;  ///< an input that only an adapter feeds; empty = runs without one as well
+  bool can_chunk_prefill = true;     ///< false: the scheduler must give a whole prompt in one step
   int intra_op_threads = 0;
   bool shares_blocks = false;       ///< KV lies in blocks that sequences share; false: contiguous KV for each sequence
   int block_size = 16;              ///< positions of a block
@@ -65,7 +70,8 @@ class ModelRunner {
 
   /// Writes the KV of all scheduled tokens and returns one logits row for each sequence with needs_logits, in plan
   /// order. On an error nothing is lost: KV up to each num_computed_tokens is intact, so the same plan, or a part of
-  /// it, may be executed again. Throws kBackend (ORT), kResourceExhausted (memory).
+  /// it, may be executed again. Requires: the last tokens that run have one adapter, or none has any. Throws kBackend
+  /// (ORT), kResourceExhausted (memory).
   virtual StepLogits execute(const StepPlan& plan) = 0;
 
   /// Bytes of one block, all layers, as read_block() gives and write_block() takes them; 0 = not supported.
@@ -76,7 +82,11 @@ class ModelRunner {
 
   virtual RunnerStats stats() const = 0;
 
-  /// Makes a running execute() fail soon with kAborted. The only method that other threads may call.
+  /// Loads an adapter for plans. Any thread may call it. Throws kBadPackage (no adapter, or one of another
+  /// model; the text says in what they differ), kUnsupported (the graph takes none), kBackend.
+  virtual std::shared_ptr<const Adapter> load_adapter(const AdapterFile& file) const = 0;
+
+  /// Makes a running execute() fail soon with kAborted. Any thread may call it.
   virtual void interrupt() = 0;
 };
 

@@ -17,11 +17,10 @@ void OpSampling::ran(const RunSize& size, double seconds, bool recorded) {
   ++num_recorded_;
 }
 
-OpProfiler::OpProfiler(Tracer& tracer, ort::RunOptions& run_options)
-    : tracer_(tracer), run_options_(run_options), can_profile_(run_options.can_profile()) {}
+OpProfiler::OpProfiler(Tracer& tracer, bool can_profile) : tracer_(tracer), can_profile_(can_profile) {}
 
-std::int64_t OpProfiler::begin(const RunSize& size) {
-  recorded_ = false;
+std::int64_t OpProfiler::begin(const RunSize& size, ort::RunOptions& options) {
+  recorded_ = nullptr;
   if (!can_profile_ || tracer_.level() < TraceLevel::kOps || tracer_.ops_folder().empty()) return -1;
   if (recording_ != tracer_.started_ns()) {
     recording_ = tracer_.started_ns();
@@ -29,14 +28,14 @@ std::int64_t OpProfiler::begin(const RunSize& size) {
   }
   if (!sampling_.wants(size)) return -1;
   const std::int64_t number = sampling_.num_recorded();
-  run_options_.profile_to(tracer_.ops_folder() + "/run" + std::to_string(number));
-  recorded_ = true;
+  options.profile_to(tracer_.ops_folder() + "/run" + std::to_string(number));
+  recorded_ = &options;
   return number;
 }
 
 void OpProfiler::end(const RunSize& size, double seconds) {
-  if (recorded_) run_options_.stop_profiling();
-  if (tracer_.level() >= TraceLevel::kOps) sampling_.ran(size, seconds, recorded_);
+  if (recorded_ != nullptr) recorded_->stop_profiling();
+  if (tracer_.level() >= TraceLevel::kOps) sampling_.ran(size, seconds, recorded_ != nullptr);
 }
 
 }  // namespace genai::runner

@@ -41,21 +41,20 @@ class OpSampling {
 /// Lets ONNX Runtime record the operators of a part of the runs while a trace asks for it. Engine thread.
 class OpProfiler {
  public:
-  /// Both are loans for the object's life.
-  OpProfiler(Tracer& tracer, ort::RunOptions& run_options);
+  /// `tracer` is a loan for the object's life. can_profile: see ort::RunOptions.
+  OpProfiler(Tracer& tracer, bool can_profile);
 
   /// Before a Run. Number of its file, 0 for the first of a recording, or -1 when it is not recorded. The file is
-  /// `<ops_folder>/run<number>_<date>.json`.
-  std::int64_t begin(const RunSize& size);
+  /// `<ops_folder>/run<number>_<date>.json`. `options`: of that Run, a loan until end().
+  std::int64_t begin(const RunSize& size, ort::RunOptions& options);
   /// After it.
   void end(const RunSize& size, double seconds);
 
  private:
   Tracer& tracer_;
-  ort::RunOptions& run_options_;
   const bool can_profile_;
-  std::int64_t recording_ = 0;  ///< Tracer::started_ns() of the recording that sampling_ belongs to
-  bool recorded_ = false;       ///< the Run between begin() and end() is
+  std::int64_t recording_ = 0;           ///< Tracer::started_ns() of the recording that sampling_ belongs to
+  ort::RunOptions* recorded_ = nullptr;  ///< of the Run between begin() and end(), if it is recorded
   OpSampling sampling_;
 };
 

@@ -26,6 +26,12 @@ struct KvMemory {
   std::string cold_folder;      ///< existing folder for the cold tier's file, which is removed at the end
 };
 
+/// Files of packed weights, which processes share.
+struct PackedFiles {
+  std::string folder;          ///< absolute; made when it is needed; empty = none are read or written
+  std::int64_t max_bytes = 0;  ///< of all of them together
+};
+
 /// How a model is loaded.
 struct RunnerOptions {
   std::string ort_library;                ///< absolute path of libonnxruntime
@@ -34,6 +40,7 @@ struct RunnerOptions {
   std::vector<ProviderOption> providers;  ///< in order of preference; empty = CPU
   std::vector<std::pair<std::string, std::string>> session_config;  ///< ORT session config entries
   KvMemory kv;
+  PackedFiles packed;
   std::shared_ptr<Tracer> tracer;  ///< the engine's; null = nothing is recorded
 };
 

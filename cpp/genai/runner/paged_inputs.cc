@@ -26,6 +26,7 @@ std::vector<std::pair<PagedInputs::Role, InputPort>> PagedInputs::roles(const Mo
   add(Role::kBlockTable, spec.block_table);
   add(Role::kLogitsIndices, spec.logits_indices);
   add(Role::kPromptRows, spec.prompt_rows);
+  add(Role::kMetadata, spec.attention_metadata);
   return roles;
 }
 
@@ -82,6 +83,8 @@ Dims PagedInputs::dims_of(const Input& input, const Sizes& sizes) {
       return Dims{sizes.rows};
     case Role::kPromptRows:
       return Dims{sizes.tokens};
+    case Role::kMetadata:
+      return Dims{3};
   }
   return Dims{};
 }
@@ -140,6 +143,18 @@ void PagedInputs::fill_input(Input& input, const StepPlan& plan, const Sizes& si
         }
       }
       return;
+    case Role::kMetadata: {
+      std::int64_t tokens = 0;
+      std::int64_t positions = 0;
+      for (const ScheduledSequence& sequence : plan.sequences) {
+        tokens = std::max(tokens, sequence.num_scheduled_tokens);
+        positions = std::max(positions, sequence.num_computed_tokens + sequence.num_scheduled_tokens);
+      }
+      tensor.set(0, tokens);
+      tensor.set(1, positions);
+      tensor.set(2, positions);
+      return;
+    }
   }
 }
 
@@ -177,6 +192,7 @@ void PagedInputs::replay(const StepPlan& plan) {
       case Role::kPositions:
       case Role::kPast:
       case Role::kPromptRows:
+      case Role::kMetadata:
         fill_input(input, plan, filled_);
         break;
       case Role::kBlockTable:

@@ -33,6 +33,7 @@ DecodeMemo decode_memo_from_environment();
 ///     block_table      [7, -1, -1]        [2, 0, 4]
 ///     logits_indices   1                  2
 ///     prompt_rows      1  1               0
+///     metadata         2 10 10            (most tokens of a sequence, most positions after the step, the same again)
 class PagedInputs {
  public:
   PagedInputs(const ModelSpec& spec, const ort::Library& library, DecodeMemo memo);
@@ -50,7 +51,7 @@ class PagedInputs {
   std::int64_t num_replays() const { return num_replays_; }
 
  private:
-  enum class Role { kIds, kPositions, kCumulative, kPast, kBlockTable, kLogitsIndices, kPromptRows };
+  enum class Role { kIds, kPositions, kCumulative, kPast, kBlockTable, kLogitsIndices, kPromptRows, kMetadata };
   struct Input {
     Role role;
     InputPort port;

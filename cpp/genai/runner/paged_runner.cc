@@ -17,6 +17,22 @@ std::vector<std::string> input_names(const ModelSpec& spec, const KvStorage& sto
   return names;
 }
 
+std::vector<std::string> output_names(const ModelSpec& spec, const KvStorage& storage) {
+  std::vector<std::string> names = {spec.logits};
+  for (const KvStorage::Tensor& tensor : storage.tensors()) {
+    if (!tensor.present.empty()) names.push_back(tensor.present);
+  }
+  return names;
+}
+
+/// The memory for just the blocks that the graph has, where it says how many.
+KvMemory memory_for(const ModelSpec& spec, KvMemory memory) {
+  if (spec.num_blocks > 0) {
+    memory.hot_bytes = spec.num_blocks * KvStorage::block_bytes_of(spec.paged_layers, spec.block_size);
+  }
+  return memory;
+}
+
 /// Rank of the logits when a Run may write them where we say: [rows, vocab] or [1, rows, vocab]; else 0.
 std::size_t bindable_rank(const LoadedModel& model) {
   const ort::Port& logits = *model.session().find_output(model.spec().logits);
@@ -30,10 +46,10 @@ std::size_t bindable_rank(const LoadedModel& model) {
 PagedRunner::PagedRunner(std::unique_ptr<LoadedModel> model, const KvMemory& memory)
     : model_(std::move(model)),
       info_(model_->info()),
-      storage_(model_->spec().paged_layers, model_->spec().block_size, memory),
+      storage_(model_->spec().paged_layers, model_->spec().block_size, memory_for(model_->spec(), memory)),
       inputs_(model_->spec(), model_->ort_library(), decode_memo_from_environment()),
-      frame_(model_->session(), input_names(model_->spec(), storage_), {model_->spec().logits}),
-      picks_rows_(model_->spec().logits_indices.has_value()),
+      frame_(model_->session(), input_names(model_->spec(), storage_), output_names(model_->spec(), storage_)),
+      logits_of_(logits_of(model_->spec())),
       bindable_rank_(bindable_rank(*model_)),
       logits_(model_->spec()),
       written_(static_cast<std::size_t>(storage_.num_blocks(KvTier::kHot))) {
@@ -44,9 +60,23 @@ PagedRunner::PagedRunner(std::unique_ptr<LoadedModel> model, const KvMemory& mem
   info_.num_hot_blocks = storage_.num_blocks(KvTier::kHot);
   info_.num_warm_blocks = storage_.num_blocks(KvTier::kWarm);
   info_.num_cold_blocks = storage_.num_blocks(KvTier::kCold);
-  std::size_t index = inputs_.num_inputs();
+  bind_caches();
+}
+
+PagedRunner::LogitsOf PagedRunner::logits_of(const ModelSpec& spec) {
+  if (spec.logits_indices) return LogitsOf::kPicked;
+  return spec.logits_of_rows ? LogitsOf::kSequences : LogitsOf::kTokens;
+}
+
+void PagedRunner::bind_caches() {
+  std::size_t input = inputs_.num_inputs();
+  std::size_t output = 1;
+  const auto view = [this](const KvStorage::Tensor& tensor, const tensor::Buffer& buffer) {
+    return ort::Value::view(model_->ort_library(), tensor.dtype, tensor.dims, buffer.data());
+  };
   for (const KvStorage::Tensor& tensor : storage_.tensors()) {
-    frame_.set_input(index++, ort::Value::view(model_->ort_library(), tensor.dtype, tensor.dims, tensor.buffer.data()));
+    frame_.set_input(input++, view(tensor, tensor.buffer));
+    if (!tensor.present.empty()) frame_.set_output(output++, view(tensor, tensor.next));
   }
 }
 
@@ -104,9 +134,15 @@ void PagedRunner::mark_written(const StepPlan& plan) {
   }
 }
 
+/// Once a step, so that none of them waits for many pages.
+void PagedRunner::join_pages() {
+  const std::int64_t before = num_filled_;
+  while (num_filled_ < std::ssize(written_) && written_[static_cast<std::size_t>(num_filled_)]) ++num_filled_;
+  has_small_pages_ = (has_small_pages_ || num_filled_ > before) && storage_.join_pages(num_filled_);
+}
+
 StepLogits PagedRunner::execute(const StepPlan& plan) {
-  check_plan(plan, model_->spec());
-  model_->clear_interrupt();
+  model_->begin(plan);
   std::int64_t num_rows = 0;
   std::int64_t num_tokens = 0;
   for (const ScheduledSequence& sequence : plan.sequences) {
@@ -118,6 +154,11 @@ StepLogits PagedRunner::execute(const StepPlan& plan) {
   const bool is_bound = prepare(plan, num_rows, num_tokens);
   mark_written(plan);
   model_->run(frame_, {.num_tokens = num_tokens, .num_rows = static_cast<std::int64_t>(plan.sequences.size())});
+  join_pages();
+  if (frame_.num_outputs() > 1) {
+    storage_.take_presents();
+    bind_caches();
+  }
   if (!is_bound) return collect(plan, num_rows);
   return {.values = {bound_.data_as<float>(), static_cast<std::size_t>(num_rows * info_.vocab_size)},
           .vocab_size = info_.vocab_size,
@@ -129,7 +170,8 @@ bool PagedRunner::prepare(const StepPlan& plan, std::int64_t num_rows, std::int6
   const TraceSpan span(model_->trace(), TraceName::kInputs);
   inputs_.fill(frame_, plan, info_.num_hot_blocks);
   // All tokens' logits are bound only when all of them are wanted: those of a long chunk would never be freed.
-  const bool rows_are_the_result = picks_rows_ || num_rows == num_tokens;
+  const std::int64_t num_given = logits_of_ == LogitsOf::kSequences ? std::ssize(plan.sequences) : num_tokens;
+  const bool rows_are_the_result = logits_of_ == LogitsOf::kPicked || num_rows == num_given;
   const bool is_bound = rows_are_the_result && bind_logits(std::max<std::int64_t>(num_rows, 1));
   if (!is_bound) {
     frame_.set_output(0, ort::Value());
@@ -161,10 +203,22 @@ StepLogits PagedRunner::collect(const StepPlan& plan, std::int64_t num_rows) {
   logits_.begin(num_rows);
   std::int64_t row = 0;
   std::int64_t end = 0;
+  std::int64_t number = 0;
   for (const ScheduledSequence& sequence : plan.sequences) {
     end += sequence.num_scheduled_tokens;
+    ++number;
     if (!sequence.needs_logits) continue;
-    logits_.take_position(row, logits, picks_rows_ ? row : end - 1);
+    switch (logits_of_) {
+      case LogitsOf::kTokens:
+        logits_.take_position(row, logits, end - 1);
+        break;
+      case LogitsOf::kSequences:
+        logits_.take_position(row, logits, number - 1);
+        break;
+      case LogitsOf::kPicked:
+        logits_.take_position(row, logits, row);
+        break;
+    }
     ++row;
   }
   return logits_.result();

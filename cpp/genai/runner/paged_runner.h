@@ -30,12 +30,21 @@ class PagedRunner : public ModelRunner {
   void write_block(KvPlace place, std::span<const std::byte> bytes) override;
   /// kv_bytes: of the hot blocks that were ever written.
   RunnerStats stats() const override;
+  std::shared_ptr<const Adapter> load_adapter(const AdapterFile& file) const override {
+    return model_->load_adapter(file);
+  }
   void interrupt() override { model_->interrupt(); }
 
  private:
+  /// The rows of logits of a Run: of each token, of each sequence's last one, or those that logits_indices names.
+  enum class LogitsOf { kTokens, kSequences, kPicked };
+
+  static LogitsOf logits_of(const ModelSpec& spec);
+  void bind_caches();
   void move(const KvOp& op);
   void mark_written(KvPlace place);
   void mark_written(const StepPlan& plan);
+  void join_pages();
   bool prepare(const StepPlan& plan, std::int64_t num_rows, std::int64_t num_tokens);
   bool bind_logits(std::int64_t rows);
   StepLogits collect(const StepPlan& plan, std::int64_t num_rows);
@@ -44,14 +53,16 @@ class PagedRunner : public ModelRunner {
   RunnerInfo info_;
   KvStorage storage_;
   PagedInputs inputs_;
-  ort::RunFrame frame_;        ///< inputs: those of inputs_, then storage_.tensors(); output 0: the logits
-  bool picks_rows_ = false;    ///< the graph returns the rows that logits_indices names, else those of all tokens
+  ort::RunFrame frame_;        ///< inputs: those of inputs_, then storage_.tensors(); outputs: logits, then presents
+  LogitsOf logits_of_;         ///< which rows the graph returns
   std::size_t bindable_rank_;  ///< rank of logits that a Run can write to bound_; 0 = it cannot
   tensor::Buffer bound_;       ///< float32 [rows, vocab] or larger
   std::int64_t bound_rows_ = -1;
   LogitsRows logits_;  ///< where the Run's own rows are not the result
   std::vector<bool> written_;
   std::int64_t num_written_ = 0;
+  std::int64_t num_filled_ = 0;   ///< blocks below it are all in written_
+  bool has_small_pages_ = false;  ///< that storage_.join_pages() may have something to do with
   std::int64_t moved_blocks_ = 0;
   double move_seconds_ = 0.0;
 };

@@ -42,8 +42,7 @@ SlotRunner::SlotRunner(std::unique_ptr<LoadedModel> model)
 }
 
 StepLogits SlotRunner::execute(const StepPlan& plan) {
-  check_plan(plan, model_->spec());
-  model_->clear_interrupt();
+  model_->begin(plan);
   admit(plan);
 
   std::int64_t num_rows = 0;

@@ -29,6 +29,9 @@ class SlotRunner : public ContiguousRunner {
   const RunnerInfo& info() const override { return info_; }
   StepLogits execute(const StepPlan& plan) override;
   RunnerStats stats() const override;
+  std::shared_ptr<const Adapter> load_adapter(const AdapterFile& file) const override {
+    return model_->load_adapter(file);
+  }
   void interrupt() override { model_->interrupt(); }
 
  private:

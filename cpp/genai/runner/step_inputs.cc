@@ -50,6 +50,7 @@ Dims StepInputs::dims_of(const Input& input, std::span<const RunRow> rows) const
   const auto length = static_cast<std::int64_t>(rows[0].tokens.size());
   switch (input.role) {
     case Role::kIds:
+      return input.port.rank == 1 ? Dims{batch * length} : Dims{batch, length};
     case Role::kPositions:
       return input.port.rank == 1 ? Dims{length} : Dims{batch, length};
     case Role::kCachePosition:

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 
 #if defined(__x86_64__)
@@ -357,11 +358,20 @@ bool is_supported(Isa isa) {
   return false;
 }
 
-Isa best_isa() {
-  for (const Isa isa : {Isa::kAvx512, Isa::kAvx2}) {
-    if (is_supported(isa)) return isa;
-  }
+Isa best_isa_within(std::string_view limit) {
+  const bool is_plain = limit == "plain" || limit.starts_with("neon");
+  const bool is_narrow = is_plain || limit == "avx2" || limit == "avxvnni";
+  if (!is_narrow && is_supported(Isa::kAvx512)) return Isa::kAvx512;
+  if (!is_plain && is_supported(Isa::kAvx2)) return Isa::kAvx2;
   return Isa::kPlain;
+}
+
+Isa best_isa() {
+  static const Isa best = [] {
+    const char* const limit = std::getenv("ONNX_GENAI_CPU_ISA");
+    return best_isa_within(limit == nullptr ? "" : limit);
+  }();
+  return best;
 }
 
 const Kernels& kernels(Isa isa) {

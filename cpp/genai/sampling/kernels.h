@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string_view>
 
 namespace genai::sampling {
 
@@ -28,7 +29,10 @@ constexpr std::size_t num_blocks(std::size_t size) {
 /// the same logits.
 enum class Isa { kPlain, kAvx2, kAvx512 };
 bool is_supported(Isa isa);
-/// The widest one of this CPU.
+/// The widest one of this CPU within `limit`, a value of the environment variable ONNX_GENAI_CPU_ISA (see
+/// genai/kernels/isa.h); an empty or unknown one limits nothing.
+Isa best_isa_within(std::string_view limit);
+/// best_isa_within() what the environment had at the first call.
 Isa best_isa();
 
 /// The kernels of one instruction set. Pointers may be unaligned. Requires: is_supported(isa).

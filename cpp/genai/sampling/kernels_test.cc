@@ -156,6 +156,15 @@ TEST_CASE("ExpOf_BelowRangeOrNaN_IsZero") {
   CHECK(exp_of(kNaN) == 0.0F);
 }
 
+TEST_CASE("BestIsaWithin_EachLimit_IsTheWidestSupportedBelowIt") {
+  const Isa avx2 = is_supported(Isa::kAvx2) ? Isa::kAvx2 : Isa::kPlain;
+  const Isa widest = is_supported(Isa::kAvx512) ? Isa::kAvx512 : avx2;
+
+  for (const char* limit : {"plain", "neon", "neondot", "neoni8mm"}) CHECK(best_isa_within(limit) == Isa::kPlain);
+  for (const char* limit : {"avx2", "avxvnni"}) CHECK(best_isa_within(limit) == avx2);
+  for (const char* limit : {"", "avx512", "avx512vnni", "amx"}) CHECK(best_isa_within(limit) == widest);
+}
+
 TEST_CASE("SumExpBlocks_RandomRow_EqualsFloat64Sum") {
   const std::vector<float> row = random_values(50000, 3);
   std::vector<float> sums(num_blocks(row.size()));

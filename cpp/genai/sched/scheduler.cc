@@ -108,6 +108,7 @@ SequenceState& Scheduler::Impl::insert(NewSequence sequence, double now) {
   state->tokens = std::move(sequence.prompt);
   state->num_prompt_tokens = state->num_tokens();
   state->cache_salt = std::move(sequence.cache_salt);
+  state->encoder_inputs = std::move(sequence.encoder_inputs);
   state->max_total_tokens = sequence.max_total_tokens;
   state->priority = sequence.priority;
   state->arrival = now;
@@ -119,7 +120,7 @@ void Scheduler::Impl::give_back(SequenceState& state) {
   kv.release(state.id);
   if (state.num_scheduled_tokens > 0) {
     std::erase(planned, &state);
-    tokens_left += std::exchange(state.num_scheduled_tokens, 0);
+    tokens_left += std::exchange(state.num_scheduled_tokens, 0) + state.num_source_tokens();
   }
   state.num_computed_tokens = 0;
   if (state.phase == Phase::kIdle) {
@@ -271,10 +272,15 @@ bool Scheduler::Impl::preempt_for(SequenceState& state, double now) {
 
 // Plans.
 
-/// Tokens that a prefill may run now; 0 = none.
+/// Tokens that a prefill may run now; 0 = none. A source is encoded whole, with one token at least.
 std::int64_t Scheduler::Impl::prefill_share(const SequenceState& state) const {
-  const std::int64_t left = std::min(tokens_left, prefill_left);
+  const std::int64_t source = state.num_source_tokens();
   const std::int64_t remaining = state.remaining();
+  std::int64_t left = std::min(tokens_left, prefill_left);
+  if (source > 0) {
+    if (left <= 0 || (left <= source && has_prefill)) return 0;
+    left = std::max<std::int64_t>(1, left - source);
+  }
   if (config.can_chunk_prefill) return std::max<std::int64_t>(0, std::min(left, remaining));
   if (left >= remaining) return remaining;
   return left > 0 && !has_prefill ? remaining : 0;
@@ -282,7 +288,7 @@ std::int64_t Scheduler::Impl::prefill_share(const SequenceState& state) const {
 
 void Scheduler::Impl::plan(SequenceState& state, std::int64_t num_tokens) {
   state.num_scheduled_tokens = num_tokens;
-  tokens_left -= num_tokens;
+  tokens_left -= num_tokens + state.num_source_tokens();
   planned.push_back(&state);
 }
 
@@ -290,7 +296,7 @@ void Scheduler::Impl::plan_prefill(SequenceState& state) {
   const std::int64_t share = prefill_share(state);
   if (share == 0 || !make_room(state, state.num_computed_tokens + share)) return;
   plan(state, share);
-  prefill_left -= share;
+  prefill_left -= share + state.num_source_tokens();
   has_prefill = true;
 }
 
@@ -298,14 +304,14 @@ void Scheduler::Impl::plan_decodes() {
   // Preempting takes from the end, so whoever stands before `i` stays.
   for (std::size_t i = 0; i < pool.running().size() && planned.size() < max_running; ++i) {
     SequenceState& state = *pool.running()[i];
-    if (state.remaining() == 1 && make_room(state, state.num_tokens())) plan(state, 1);
+    if (state.is_decoding() && make_room(state, state.num_tokens())) plan(state, 1);
   }
 }
 
 void Scheduler::Impl::plan_prefills(double now) {
   prefills.clear();
   for (SequenceState* state : pool.running()) {
-    if (state->num_scheduled_tokens == 0 && state->remaining() > 1) prefills.push_back(state);
+    if (state->num_scheduled_tokens == 0 && !state->is_decoding()) prefills.push_back(state);
   }
   for (SequenceState* state : prefills) {
     admit(now, state);
@@ -340,7 +346,8 @@ StepPlan Scheduler::Impl::make_plan() {
                               .num_scheduled_tokens = state->num_scheduled_tokens,
                               .num_prompt_tokens = state->num_prompt_tokens,
                               .needs_logits = state->num_scheduled_tokens == state->remaining(),
-                              .block_table = kv.block_table(state->id)});
+                              .block_table = kv.block_table(state->id),
+                              .encoder_inputs = state->encoder_inputs.get()});
   }
   plan_is_open = !planned.empty();
   return step;
@@ -386,6 +393,7 @@ bool Scheduler::fork(SequenceId parent, NewSequence child, double now) {
   state.order = source.order;
   state.arrival = source.arrival;
   state.num_cached_tokens = source.num_cached_tokens;
+  state.encoder_inputs = source.encoder_inputs;
   state.num_prompt_tokens = std::min(state.num_prompt_tokens, source.num_prompt_tokens);
   if (impl_->fork(source, state, now)) return true;
   impl_->pool.queue(state);

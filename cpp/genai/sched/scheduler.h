@@ -1,6 +1,7 @@
 #pragma once
 
 #include "genai/base/ids.h"
+#include "genai/core/encoder_inputs.h"
 #include "genai/core/kv.h"
 #include "genai/core/request.h"
 #include "genai/core/step.h"
@@ -16,8 +17,10 @@
 namespace genai::sched {
 
 struct SchedulerConfig {
-  int max_num_seqs = 64;                       ///< sequences that compute at once
-  std::int64_t max_num_batched_tokens = 2048;  ///< token budget of a step; no more sequences than that compute at once
+  int max_num_seqs = 64;  ///< sequences that compute at once
+  /// Token budget of a step; no more sequences than that compute at once. The source of an encoder-decoder counts in
+  /// the step that encodes it; one that is larger than what is left is encoded when no other is.
+  std::int64_t max_num_batched_tokens = 2048;
   /// Prefill tokens in a step that also decodes: bounds how long running answers stall behind a new prompt.
   std::int64_t max_prefill_tokens_while_decoding = 256;
   bool can_chunk_prefill = true;  ///< false: a prompt runs whole in one step, whatever the budget
@@ -32,6 +35,7 @@ struct NewSequence {
   std::int64_t max_total_tokens = 0;  ///< prompt and output; > prompt.size(), <= KvManager::capacity_tokens()
   int priority = 0;                   ///< higher runs first
   std::string cache_salt;
+  std::shared_ptr<const EncoderInputs> encoder_inputs = {};  ///< of an encoder-decoder; a forked one has its parent's
 };
 
 /// What came out for one planned sequence.

@@ -1,10 +1,11 @@
 #include "genai/sched/scheduler.h"
 
 #include "genai/base/error.h"
+#include "genai/sched/test_plans.h"
 
 #include <doctest/doctest.h>
 
-#include <ostream>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,36 +24,6 @@ NewSequence sequence(std::uint64_t id, std::size_t prompt_size, std::int64_t max
 kv::KvConfig blocks_of_4(std::int64_t num_blocks) {
   return {.block_size = 4, .num_hot_blocks = num_blocks};
 }
-
-/// Samples token 1 for each row that asks for logits.
-StepResult sample_all(const StepPlan& plan) {
-  StepResult result;
-  for (const ScheduledSequence& s : plan.sequences) {
-    result.sequences.push_back({s.id, s.needs_logits ? std::optional<TokenId>(1) : std::nullopt, std::nullopt});
-  }
-  return result;
-}
-
-struct Share {
-  std::uint64_t id;
-  std::int64_t computed;
-  std::int64_t scheduled;
-  bool logits;
-  friend bool operator==(const Share&, const Share&) = default;
-  friend std::ostream& operator<<(std::ostream& out, const Share& s) {
-    return out << "{" << s.id << ", " << s.computed << ", " << s.scheduled << ", " << s.logits << "}";
-  }
-};
-
-std::vector<Share> shares(const StepPlan& plan) {
-  std::vector<Share> out;
-  for (const ScheduledSequence& s : plan.sequences) {
-    out.push_back({s.id.value, s.num_computed_tokens, s.num_scheduled_tokens, s.needs_logits});
-  }
-  return out;
-}
-
-using Shares = std::vector<Share>;
 
 TEST_CASE("Prompt_LongerThanTheBudget_RunsInChunks") {
   Scheduler scheduler({.max_num_batched_tokens = 8}, blocks_of_4(100));
@@ -336,6 +307,30 @@ TEST_CASE("Fork_BetweenSteps_ComputesWhatItsParentDoesNotHave") {
   CHECK(scheduler.fork(SequenceId{1}, same, 0.0));
 
   CHECK(shares(scheduler.schedule(0.0)) == Shares{{1, 9, 1, true}, {3, 8, 1, true}, {2, 9, 3, true}});
+}
+
+TEST_CASE("EncoderInputs_OfASequence_AreInItsPlansAndThoseOfItsForks") {
+  Scheduler scheduler({.max_num_seqs = 2}, blocks_of_4(100));
+  const auto inputs = std::make_shared<EncoderInputs>();
+  NewSequence parent = sequence(1, 5, 20);
+  parent.encoder_inputs = inputs;
+  scheduler.add(parent, 0.0);
+  const StepPlan plan = scheduler.schedule(0.0);
+  CHECK(plan.sequences[0].encoder_inputs == inputs.get());
+  scheduler.update(sample_all(plan));
+
+  for (const std::uint64_t id : {2, 3}) {  // the second one finds no place and waits
+    NewSequence child = sequence(1, 5, 20);
+    child.id = SequenceId{id};
+    CHECK(scheduler.fork(SequenceId{1}, child, 0.0) == (id == 2));
+  }
+  for (const ScheduledSequence& each : scheduler.schedule(0.0).sequences) CHECK(each.encoder_inputs == inputs.get());
+  scheduler.abandon();
+  scheduler.remove(SequenceId{1});
+  scheduler.remove(SequenceId{2});
+  const StepPlan last = scheduler.schedule(0.0);
+  REQUIRE(shares(last) == Shares{{3, 4, 1, true}});
+  CHECK(last.sequences[0].encoder_inputs == inputs.get());
 }
 
 TEST_CASE("Fork_WithoutAPlace_QueuesTheChildAtItsParentsPlaceInLine") {

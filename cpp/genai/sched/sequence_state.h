@@ -1,8 +1,10 @@
 #pragma once
 
 #include "genai/base/ids.h"
+#include "genai/core/encoder_inputs.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,7 @@ struct SequenceState {
   std::vector<TokenId> tokens;  ///< prompt and generated
   std::int64_t num_prompt_tokens = 0;
   std::string cache_salt;
+  std::shared_ptr<const EncoderInputs> encoder_inputs;  ///< shared with the request and its other sequences
   std::int64_t max_total_tokens = 0;
   int priority = 0;
   std::uint64_t order = 0;  ///< place in line: the number of the arrival; a forked sequence has its parent's
@@ -42,6 +45,12 @@ struct SequenceState {
 
   std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
   std::int64_t remaining() const { return num_tokens() - num_computed_tokens; }
+  /// Tokens of the source that are encoded in its next step, its first.
+  std::int64_t num_source_tokens() const {
+    return encoder_inputs && num_computed_tokens == 0 ? encoder_inputs->num_tokens : 0;
+  }
+  /// Whether its next step is one token, and no source is encoded for it.
+  bool is_decoding() const { return remaining() == 1 && num_source_tokens() == 0; }
 };
 
 /// Whether `a` is served before `b` while both run; the other way round they are preempted. A total order.

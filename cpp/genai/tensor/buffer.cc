@@ -1,6 +1,7 @@
 #include "genai/tensor/buffer.h"
 
 #include "genai/base/error.h"
+#include "genai/base/huge_pages.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -15,18 +16,20 @@ namespace genai::tensor {
 
 Buffer::Buffer(std::size_t size_bytes, Pages pages) {
   if (size_bytes == 0) return;
-  void* const memory =
-      mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const bool is_small = pages == Pages::kSmall;
+  const std::size_t mapped = whole_pages(size_bytes) + (is_small ? kHugePage : 0);
+  void* memory = mapped < size_bytes ? MAP_FAILED
+                                     : mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
+                                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
     throw Error(ErrorCode::kResourceExhausted,
                 "no memory for a buffer of " + std::to_string(size_bytes) +
                     " bytes. Use shorter contexts, fewer sequences at once, or a machine with more memory.");
   }
+  if (is_small) memory = keep_aligned(memory, whole_pages(size_bytes));
 #ifdef MADV_NOHUGEPAGE
   // Refused by kernels that have no large pages, where it is not needed.
-  if (pages == Pages::kSmall) (void)madvise(memory, size_bytes, MADV_NOHUGEPAGE);
-#else
-  (void)pages;
+  if (is_small) (void)madvise(memory, size_bytes, MADV_NOHUGEPAGE);
 #endif
   data_ = static_cast<std::byte*>(memory);
   size_bytes_ = size_bytes;
@@ -46,6 +49,11 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 Buffer::~Buffer() {
   reset();
+}
+
+void Buffer::join_pages(std::size_t offset) {
+  check(offset % kHugePage == 0 && offset + kHugePage <= size_bytes_, "pages are joined that leave the buffer");
+  genai::join_pages(data_ + offset);
 }
 
 void Buffer::discard(std::size_t offset, std::size_t size_bytes) {

@@ -1,6 +1,7 @@
 #include "genai/tensor/buffer.h"
 
 #include "genai/base/error.h"
+#include "genai/base/huge_pages.h"
 #include "genai/base/memory.h"
 
 #include <doctest/doctest.h>
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 namespace genai::tensor {
@@ -35,6 +37,28 @@ TEST_CASE("Buffer_OfSmallPages_CostsWhatIsWritten") {
   for (std::size_t offset = 0; offset < buffer.size_bytes(); offset += kStep) buffer.data()[offset] = std::byte{1};
 
   CHECK(resident_set_bytes() - before < static_cast<std::int64_t>(8 * kStep));
+}
+
+TEST_CASE("Buffer_JoinedPages_KeepTheirContentAndCostNothing") {
+  Buffer buffer(3 * kHugePage + 1, Pages::kSmall);
+  std::fill_n(buffer.data() + kHugePage, kHugePage, std::byte{5});
+  const std::int64_t before = resident_set_bytes();
+
+  buffer.join_pages(kHugePage);
+
+  CHECK(resident_set_bytes() - before < static_cast<std::int64_t>(kHugePage / 2));
+  CHECK(count_of(buffer, std::byte{5}) == static_cast<std::ptrdiff_t>(kHugePage));
+  CHECK(buffer.data()[kHugePage] == std::byte{5});
+  CHECK(buffer.data()[2 * kHugePage - 1] == std::byte{5});
+  CHECK_THROWS_AS(buffer.join_pages(3 * kHugePage), Error);
+  CHECK_THROWS_AS(buffer.join_pages(4096), Error);
+}
+
+TEST_CASE("Buffer_LargerThanAnyAddress_IsRefused") {
+  for (const Pages pages : {Pages::kSystem, Pages::kSmall}) {
+    CHECK_THROWS_AS(Buffer(std::numeric_limits<std::size_t>::max() - 1, pages), Error);
+    CHECK_THROWS_AS(Buffer(std::numeric_limits<std::size_t>::max() - kHugePage, pages), Error);
+  }
 }
 
 TEST_CASE("Buffer_OfSizeZero_HasNoMemory") {

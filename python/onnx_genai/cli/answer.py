@@ -7,11 +7,16 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx_genai.cli import console
+from onnx_genai.cli.dimmed import DimReasoning
+from onnx_genai.cli.repl.terminal import has_colours
 from onnx_genai.errors import AbortedError
 from onnx_genai.types import Chunk, TokenLogprob, Usage
+
+if TYPE_CHECKING:
+    from onnx_genai.pipelines.answer import AnswerForm
 
 __all__ = ["Answer", "AnswerChoice", "Output", "answer_object", "logprob_object", "usage_object"]
 
@@ -66,6 +71,12 @@ class Output:
         """Execution provider, for the JSON object."""
         self._logprobs = logprobs
         self._last = ""
+        self._dimmed: DimReasoning | None = None
+
+    def dim_reasoning(self, form: AnswerForm) -> None:
+        """Reasoning is dim where a terminal shows the text as it comes. Nobody else gets other bytes."""
+        if self.stream and not self.as_json and sys.stdout.isatty() and has_colours():
+            self._dimmed = DimReasoning(form)
 
     def piece(self, chunk: Chunk) -> None:
         if not self.stream:
@@ -73,7 +84,7 @@ class Output:
         if self.as_json:
             console.write(json.dumps(_chunk_object(chunk), ensure_ascii=False) + "\n")
         elif chunk.text:
-            console.write(chunk.text)
+            console.write(chunk.text if self._dimmed is None else self._dimmed.feed(chunk.text))
             self._last = chunk.text
 
     def end(self, answer: Answer) -> None:
@@ -84,6 +95,8 @@ class Output:
             console.write(json.dumps(value, ensure_ascii=False) + "\n")
             return
         if self.stream:
+            if self._dimmed is not None:
+                console.write(self._dimmed.finish())
             # A pipe gets exactly one line end more; a terminal only needs to be on a new line.
             if not sys.stdout.isatty() or (self._last and not self._last.endswith("\n")):
                 console.write("\n")

@@ -9,13 +9,14 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 from click.shell_completion import shell_complete
 
 from onnx_genai.cli import console
+from onnx_genai.cli.absent import ABSENT_COMMANDS
 from onnx_genai.cli.bench import bench
 from onnx_genai.cli.completion import COMPLETE_VARIABLE, completion
 from onnx_genai.cli.doctor import doctor
@@ -25,11 +26,13 @@ from onnx_genai.cli.generate import generate
 from onnx_genai.cli.import_ import import_
 from onnx_genai.cli.list import list_
 from onnx_genai.cli.manual import add_examples, manual_page
+from onnx_genai.cli.profile import PROFILE_NAMES
 from onnx_genai.cli.pull import pull
 from onnx_genai.cli.serve import serve
 from onnx_genai.cli.settings import CONFIG_VARIABLE, Config, load_config, name_variables
 from onnx_genai.cli.show import show
 from onnx_genai.cli.version import package_version, version
+from onnx_genai.errors import UnsupportedError
 
 __all__ = ["COMMANDS", "main"]
 
@@ -78,13 +81,29 @@ COMMANDS: dict[str, click.Command] = {
     "help": help_,
 }
 ALIASES = {"ls": "list"}
-SUBCOMMANDS = {("bench", "serve"): ("onnx_genai.cli.bench_serve", "bench_serve")}
+SUBCOMMANDS = {"bench serve": ("onnx_genai.cli.bench_serve", "bench_serve")}
 """Second words that are commands of their own; imported when they are used."""
 
 PREFIX = "ONNX_GENAI"
 
 add_examples(COMMANDS)
 name_variables(COMMANDS, PREFIX)
+
+
+def _subcommand(name: str) -> click.Command | None:
+    module, attribute = SUBCOMMANDS.get(name, ("", ""))
+    if not module or importlib.util.find_spec(module) is None:
+        return None
+    command: click.Command = getattr(importlib.import_module(module), attribute)
+    command.name = name
+    add_examples({name: command})
+    name_variables({name: command}, PREFIX)
+    return command
+
+
+def _all_commands() -> dict[str, click.Command]:
+    found = {name: _subcommand(name) for name in SUBCOMMANDS}
+    return {**COMMANDS, **{name: command for name, command in found.items() if command is not None}}
 
 
 class _Group(click.Group):
@@ -99,19 +118,36 @@ class _Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         command, rest = self.find_command(ctx, args)
         if command is not None:
-            return command.name, command, rest
+            return command.name, command, [*_given_before(ctx, command), *rest]
+        if args and args[0] in ABSENT_COMMANDS:
+            raise UnsupportedError(ABSENT_COMMANDS[args[0]])
         return super().resolve_command(ctx, args)
 
     def find_command(self, context: click.Context, words: list[str]) -> tuple[click.Command | None, list[str]]:
         """The command that the words begin with, and the other words."""
-        place = SUBCOMMANDS.get((words[0], words[1])) if len(words) > 1 else None
-        if place is not None and importlib.util.find_spec(place[0]) is not None:
-            command: click.Command = getattr(importlib.import_module(place[0]), place[1])
-            command.name = " ".join(words[:2])
-            add_examples({command.name: command})
-            name_variables({command.name: command}, PREFIX)
+        command = _subcommand(" ".join(words[:2]))
+        if command is not None:
             return command, words[2:]
         return (self.get_command(context, words[0]), words[1:]) if words else (None, words)
+
+
+def _given_before(context: click.Context, command: click.Command) -> list[str]:
+    """Options for profiling that stand in front of the command, as if they stood behind it."""
+    given: list[str] = []
+    for option in context.command.params:
+        value = context.params.get(option.name or "")
+        if option.name in PROFILE_NAMES and value:
+            given += [option.opts[0]] if value is True else [option.opts[0], value]
+    if given and not any(option.name in PROFILE_NAMES for option in command.params):
+        raise click.UsageError(
+            f"{given[0]} has no meaning for {command.name}; generate, run, bench and serve take it", context
+        )
+    return given
+
+
+def _before(*names: str, **attributes: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    # Variables and config file speak to the command itself.
+    return click.option(*names, hidden=True, allow_from_autoenv=False, **attributes)
 
 
 @click.group(
@@ -124,17 +160,21 @@ class _Group(click.Group):
     "--config", metavar="FILE", envvar=CONFIG_VARIABLE, help="Config file; default: the user's. An empty name is none."
 )
 @click.option("--debug", is_flag=True, help="Show the Python traceback of an error.")
+@_before("--profile", is_flag=True)
+@_before("--profile-json")
+@_before("--profile-trace")
+@_before("--profile-verbosity")
 @click.pass_context
-def group(context: click.Context, config: str | None, debug: bool) -> None:
+def group(context: click.Context, /, config: str | None, debug: bool, **_profile: object) -> None:
     """Run generative ONNX models.
 
     MODEL is a folder, a file in one, an alias such as smollm2, a name that `list` prints, or a Hugging Face id
-    (owner/name).
+    (owner/name). The options for profiling of generate, run, bench and serve may also stand before the command.
     """
     context.obj["debug"] = debug
     if config is None and os.environ.get(CONFIG_VARIABLE) == "":
         config = ""
-    loaded = load_config(config, COMMANDS)
+    loaded = load_config(config, _all_commands)
     context.obj["config"] = loaded
     context.default_map = {name: dict(values) for name, values in loaded.values.items()}
 

@@ -23,6 +23,7 @@ from onnx_genai.cli.batch_file import InputFile, InputLine, OutputFile
 from onnx_genai.cli.batch_line import LineDefaults, check_fields, line_request, parse_fields
 from onnx_genai.cli.options import ModelOptions
 from onnx_genai.errors import AbortedError, GenAIError, InvalidArgumentError
+from onnx_genai.words import counted
 
 if TYPE_CHECKING:
     from onnx_genai.cli.profile import Profiler
@@ -72,7 +73,7 @@ def run_batch(find_model: Callable[[], Path], loading: ModelOptions, options: Ba
             else:
                 _go_on(find_model, loading, options, prompts, output, profiler, total)
             failed = f", {output.num_failed} of them with an error" if output.num_failed else ""
-            console.note(f"{options.output}: {total} prompts answered{failed}")
+            console.note(f"{options.output}: {counted(total, 'prompt')} answered{failed}")
 
 
 def _go_on(
@@ -86,15 +87,18 @@ def _go_on(
 ) -> None:
     """:func:`_answer_all` into a file, whose user is told what was there and what is missing."""
     if output.num_records:
-        console.note(f"{options.output}: {output.num_records} of {total} answers are there; going on")
+        console.note(f"{options.output}: {_part(output, total, 'answer')} there; going on")
     try:
         _answer_all(find_model, loading, options, prompts, output, profiler, total)
     except KeyboardInterrupt:
         how = "without --overwrite " if options.overwrite and output.num_records else ""
-        console.note(
-            f"{output.num_records} of {total} prompts are answered; the same command line {how}goes on with the rest"
-        )
+        console.note(f"{_part(output, total, 'prompt')} answered; the same command line {how}goes on with the rest")
         raise
+
+
+def _part(output: OutputFile, total: int, noun: str) -> str:
+    verb = "is" if output.num_records == 1 else "are"
+    return f"{output.num_records} of {counted(total, noun)} {verb}"
 
 
 class _Stdout:
@@ -136,8 +140,8 @@ def _answer_all(
         asyncio.run(_run(llm, options, prompts, output, profiler, advance))
     if output.num_records != total:
         raise InvalidArgumentError(
-            f"{prompts.path}: had {total} prompts at the start and {output.num_records} at the end; leave the file as "
-            "it is while its prompts are answered, and run the command again"
+            f"{prompts.path}: had {counted(total, 'prompt')} at the start and {output.num_records} at the end; leave "
+            "the file as it is while its prompts are answered, and run the command again"
         )
 
 

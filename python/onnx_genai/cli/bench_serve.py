@@ -20,6 +20,7 @@ import click
 
 from onnx_genai.cli import console
 from onnx_genai.errors import InvalidArgumentError
+from onnx_genai.words import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -88,7 +89,7 @@ def bench_serve(**values: Any) -> None:
         raise KeyboardInterrupt
     if not report.completed:
         reason = next(iter(report.failures), "no request was sent")
-        raise NoAnswerError(f"none of {len(report.load.outcomes)} requests was answered: {reason}")
+        raise NoAnswerError(f"none of {counted(len(report.load.outcomes), 'request')} was answered: {reason}")
 
 
 async def _run(values: dict[str, Any], report: Report) -> str:
@@ -289,7 +290,7 @@ def _heading(values: dict[str, Any], model: str) -> str:
         kind = "equal gaps" if math.isinf(shape) else "Poisson" if shape == 1 else f"gamma, burstiness {shape:g}"
         arrivals = f"{rate:g} a second ({kind})"
     bound = f", at most {values['max_concurrency']} at once" if values["max_concurrency"] else ""
-    return f"{model}, {values['endpoint']}, {values['num_prompts']} requests, {arrivals}{bound}\n\n"
+    return f"{model}, {values['endpoint']}, {counted(values['num_prompts'], 'request')}, {arrivals}{bound}\n\n"
 
 
 def _record(values: dict[str, Any], report: Report, model: str) -> dict[str, Any]:

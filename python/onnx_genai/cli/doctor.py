@@ -10,8 +10,11 @@ import click
 
 from onnx_genai.cli import console
 from onnx_genai.cli.machine import machine_facts
+from onnx_genai.words import counted
 
 __all__ = ["doctor"]
+
+_INTERFACES = {"c": "its C functions", "python": "its Python interface"}
 
 
 @click.command()
@@ -53,6 +56,11 @@ def advice(facts: dict[str, Any]) -> list[str]:
         found.insert(
             0, f"there is a GPU ({facts['gpu'][0]}) that this ONNX Runtime cannot use; pip install onnxruntime-gpu"
         )
+    if facts["llguidance"] == "python":
+        found.append(
+            "this llguidance has no C functions, so grammars go through Python, which is slower; "
+            "pip install --upgrade llguidance"
+        )
     return found
 
 
@@ -61,10 +69,10 @@ def _processor_advice(cpu: dict[str, Any]) -> Iterable[str]:
     if usable < cpu["cores"]:
         limits = [
             *(["the affinity mask (taskset)"] if cpu["allowed_cpus"] < cpu["cpus"] else []),
-            *([f"a CPU quota of {cpu['quota']:g} cores"] if cpu["quota"] is not None else []),
+            *([f"a CPU quota of {counted(cpu['quota'], 'core')}"] if cpu["quota"] is not None else []),
         ]
         why = " and ".join(limits) or "the system"
-        yield f"{usable} of {cpu['cores']} cores may be used, because of {why}; give this process more cores"
+        yield f"{usable} of {counted(cpu['cores'], 'core')} may be used, because of {why}; give this process more cores"
     best = cpu["kernel_isas"][-1]
     if cpu["kernel_isa"] != best:
         yield f"our kernels run as {cpu['kernel_isa']}, but {best} is there; unset ONNX_GENAI_CPU_ISA"
@@ -72,8 +80,8 @@ def _processor_advice(cpu: dict[str, Any]) -> Iterable[str]:
         yield f"the CPU's governor is {cpu['governor']}; performance is steadier: cpupower frequency-set -g performance"
     if cpu["load"] is not None and cpu["load"] > usable:
         yield (
-            f"the machine is busy (load {cpu['load']:.1f} on {usable} cores); stop other programs, or give each its "
-            "share with --cpu-cores"
+            f"the machine is busy (load {cpu['load']:.1f} on {counted(usable, 'core')}); stop other programs, or give "
+            "each its share with --cpu-cores"
         )
 
 
@@ -95,6 +103,8 @@ def _lines(facts: dict[str, Any]) -> Iterable[str]:
     packages = [f"{name} {version or '(missing)'}" for name, version in facts["packages"].items()]
     yield f"packages: {', '.join(packages)}"
     yield from _runtime_lines(facts["onnxruntime"])
+    if facts["llguidance"] is not None:
+        yield f"grammars: llguidance by {_INTERFACES[facts['llguidance']]}"
     cpu, memory, cache = facts["cpu"], facts["memory"], facts["cache"]
     yield f"CPU: {cpu['model'] or 'unknown'}"
     quota = "" if cpu["quota"] is None else f", quota {cpu['quota']:g}"
@@ -105,11 +115,14 @@ def _lines(facts: dict[str, Any]) -> Iterable[str]:
     yield f"memory: {_size(memory['available_bytes'])} free of {_size(memory['total_bytes'])}{limit}"
     if memory["bandwidth"] is not None:
         rate = memory["bandwidth"]
-        yield f"  read bandwidth: {rate['bytes_per_second'] / 1e9:.1f} GB/s with {rate['threads']} threads"
+        yield f"  read bandwidth: {rate['bytes_per_second'] / 1e9:.1f} GB/s with {counted(rate['threads'], 'thread')}"
     if facts["gpu"]:
         yield f"GPU: {', '.join(facts['gpu'])}"
     space = f"{_size(cache['size_bytes'])}, {_size(cache['free_bytes'])} free"
     yield f"models: {cache['models']} in {cache['path']} ({space})"
+    packed = cache["packed"]
+    unusable = "" if packed["usable"] else "; cannot be written to, so each load packs again"
+    yield f"packed weights: {packed['files']} in {packed['path']} ({_size(packed['size_bytes'])}{unusable})"
     yield f"config file: {facts['config'] or '(none)'}"
     yield from (f"problem: {text}" for text in facts["problems"])
     yield from (f"advice: {text}" for text in facts["advice"])

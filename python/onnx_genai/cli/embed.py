@@ -16,6 +16,7 @@ import numpy.typing as npt
 from onnx_genai.cli import console
 from onnx_genai.cli.models import MODEL, fetched_model
 from onnx_genai.cli.options import encoder_options
+from onnx_genai.words import counted
 
 if TYPE_CHECKING:
     from onnx_genai.pipelines import Embedder
@@ -156,8 +157,8 @@ def _print_summary(embedder: Embedder, texts: Sequence[str], values: dict[str, A
         parts.append(vectors)
         for place, (count, vector) in enumerate(zip(tokens, vectors, strict=True), start):
             shown = " ".join(f"{value:8.4f}" for value in vector[:_SHOWN_VALUES])
-            more = f" ... ({len(vector)} values)" if len(vector) > _SHOWN_VALUES else ""
-            rows.append((str(place), _short(texts[place]), f"{count} tokens", shown + more))
+            more = f" ... ({counted(len(vector), 'value')})" if len(vector) > _SHOWN_VALUES else ""
+            rows.append((str(place), _short(texts[place]), counted(count, "token"), shown + more))
     console.write(_table(rows))
     if 2 <= len(texts) <= _MATRIX:
         vectors = np.concatenate(parts).astype(np.float64)

@@ -32,7 +32,8 @@ _ROWS: tuple[tuple[type[BaseException], str, str], ...] = (
     (
         errors.NotFoundError,
         "What was named does not exist, here or under that name.",
-        "Check the spelling; `onnx-genai list` shows the models on this machine, `onnx-genai pull NAME` fetches one.",
+        "Check the spelling, or do what the text above says; `onnx-genai list` shows the models on this machine, "
+        "`onnx-genai pull NAME` fetches one.",
     ),
     (
         errors.UnsupportedError,

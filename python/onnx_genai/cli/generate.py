@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from onnx_genai.cli import console
+from onnx_genai.cli.absent import absent_options
 from onnx_genai.cli.answer import Answer, Output
 from onnx_genai.cli.models import MODEL, fetched_model
 from onnx_genai.cli.options import ModelOptions, SamplingOptions, model_options, sampling_options, take, take_sampling
 from onnx_genai.cli.profile import AnswerTimes, ProfileOptions, Profiler, profile_options
+from onnx_genai.cli.profile_report import KvPages
 from onnx_genai.cli.prompts import Request, SavedTurns, given_prompt, grammar_from, plain_text, request_for
 from onnx_genai.cli.settings import COMMAND_LINE, source_rank
-from onnx_genai.cli.stats import Stats, block_lines, compact_line, finish_word, resident_bytes
+from onnx_genai.cli.stats import (
+    Stats,
+    backend_name,
+    block_lines,
+    compact_line,
+    finish_word,
+    page_counts,
+    resident_bytes,
+)
 from onnx_genai.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -26,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["generate"]
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+_ADAPTER = "adapter"
+"""What an adapter is called where there is one."""
 
 
 @click.command()
@@ -46,6 +60,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--regex", metavar="PATTERN", help="The answer matches this regular expression.")
 @click.option("--lark", type=_FILE, metavar="FILE", help="The answer follows this Lark grammar.")
 @click.option("--choice", multiple=True, metavar="TEXT", help="The answer is one of these; give it for each.")
+@click.option("--adapter", type=_FILE, metavar="FILE", help="Answer with this LoRA adapter.")
 @click.option("--batch", type=_FILE, metavar="FILE", help="JSONL file of prompts, one a line.")
 @click.option(
     "--output",
@@ -61,6 +76,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @sampling_options
 @profile_options
 @model_options
+@absent_options
 @click.pass_context
 def generate(context: click.Context, /, model: str, **values: Any) -> None:
     """Print the answer of MODEL to a prompt.
@@ -116,7 +132,7 @@ def _batch(
     from onnx_genai.cli.batch import BatchOptions, run_batch
     from onnx_genai.cli.batch_line import LineDefaults
 
-    for name in ("prompt", "session", "stream", "json_output"):
+    for name in ("prompt", "session", "stream", "json_output", "adapter"):
         if values[name]:
             raise click.UsageError(f"--{name.replace('_', '-')} and --batch exclude each other")
     options = BatchOptions(
@@ -154,22 +170,30 @@ def _answer(
     profiler: Profiler,
 ) -> None:
     params = sampling.params(package_temperature=llm.package.generation.temperature)
-    turns = None if values["session"] is None else SavedTurns(llm, values["session"])
+    adapter = None if values["adapter"] is None else _ADAPTER
+    if adapter is not None:
+        llm.load_adapter(values["adapter"], adapter)
+    turns = None if values["session"] is None else SavedTurns(llm, values["session"], adapter=adapter)
     if turns is None:
         text, templated = plain_text(llm, prompt, values["system"], raw=values["raw"])
         request = request_for(llm, text, params, grammar, templated=templated)
     else:
         text, templated = turns.next_text(prompt, values["system"], raw=values["raw"])
         request = request_for(llm, text, params, grammar, templated=templated, before=turns.tokens)
+    request = dataclasses.replace(request, adapter=adapter)
+    if request.form is not None:
+        output.dim_reasoning(request.form)
     provider = str(llm.info().get("execution_provider", "cpu"))
     output.provider = provider
     if provider != "cpu":
         console.note(f"execution provider: {provider}, and cpu for what it does not take")
+    pages_before = page_counts(llm)
     answer = _streamed(llm, request, output, profiler)
     if turns is not None:
         turns.keep(request.prompt_ids, answer.choices[0].token_ids)
     hidden = values["no_stats"] or output.as_json or profiler.shows_report
-    _report(llm, answer, asked_length=sampling.max_new_tokens is not None, show_stats=not hidden)
+    asked_length = sampling.max_new_tokens is not None
+    _report(llm, answer, pages_before, asked_length=asked_length, show_stats=not hidden)
 
 
 def _streamed(llm: LLM, request: Request, output: Output, profiler: Profiler) -> Answer:
@@ -186,7 +210,9 @@ def _streamed(llm: LLM, request: Request, output: Output, profiler: Profiler) ->
     return answer
 
 
-def _report(llm: LLM, answer: Answer, *, asked_length: bool, show_stats: bool) -> None:
+def _report(
+    llm: LLM, answer: Answer, pages_before: Mapping[str, float], *, asked_length: bool, show_stats: bool
+) -> None:
     if answer.budget_cap is not None:
         asked, granted = answer.budget_cap
         console.note(f"the memory budget allows {granted} of the {asked} new tokens that were asked for")
@@ -209,17 +235,10 @@ def _report(llm: LLM, answer: Answer, *, asked_length: bool, show_stats: bool) -
         else finish_word(first.finish_reason, first.stop_reason, asked_length=asked_length),
         budget_cap=answer.budget_cap,
         resident=resident_bytes(),
+        pages=KvPages.between(pages_before, page_counts(llm)),
     )
     if sys.stderr.isatty():
         for line in block_lines(stats, shutil.get_terminal_size().columns):
             console.note(line)
     else:
         console.note(compact_line(stats))
-
-
-def backend_name(info: dict[str, object]) -> str | None:
-    """The decoder, and the execution provider if it is not the CPU."""
-    decoder, provider = info.get("decoder"), info.get("execution_provider", "cpu")
-    if decoder is None:
-        return None
-    return str(decoder) if provider == "cpu" else f"{decoder} on {provider}"

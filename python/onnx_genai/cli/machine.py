@@ -16,6 +16,7 @@ import click
 
 from onnx_genai.errors import GenAIError
 from onnx_genai.package import hub
+from onnx_genai.package.cache import nearest_existing
 
 __all__ = ["machine_facts", "read_bandwidth"]
 
@@ -28,7 +29,7 @@ _BUFFER_BYTES = 256 * 2**20
 def machine_facts(*, bandwidth: bool) -> dict[str, Any]:
     """All facts, in values that JSON can hold."""
     from onnx_genai.cli.version import package_version
-    from onnx_genai.pipelines import system_facts
+    from onnx_genai.pipelines import llguidance_interface, system_facts
 
     core = system_facts()
     cpus = os.cpu_count() or 1
@@ -38,6 +39,7 @@ def machine_facts(*, bandwidth: bool) -> dict[str, Any]:
         "platform": platform.platform(),
         "packages": _packages(),
         "onnxruntime": _onnxruntime(),
+        "llguidance": llguidance_interface(),
         "cpu": {
             "model": _first_field(Path("/proc/cpuinfo"), "model name"),
             "cpus": cpus,
@@ -221,14 +223,29 @@ def _cache() -> dict[str, Any]:
         models = hub.list_local()
     except OSError:
         models = ()
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
     return {
         "path": str(folder),
         "models": len(models),
         "size_bytes": sum(model.size_bytes or 0 for model in models),
-        "free_bytes": shutil.disk_usage(there).free,
+        "free_bytes": shutil.disk_usage(nearest_existing(folder)).free,
+        "packed": _packed(folder / "packed"),
+    }
+
+
+def _packed(folder: Path) -> dict[str, Any]:
+    """Files of packed weights, which loads of models write and map."""
+    sizes = []
+    for file in folder.glob("*.packed"):
+        try:
+            sizes.append(file.stat().st_size)
+        except OSError:  # removed meanwhile
+            continue
+    usable = nearest_existing(folder)
+    return {
+        "path": str(folder),
+        "files": len(sizes),
+        "size_bytes": sum(sizes),
+        "usable": usable.is_dir() and os.access(usable, os.W_OK | os.X_OK),
     }
 
 

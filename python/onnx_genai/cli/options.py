@@ -14,6 +14,7 @@ from onnx_genai.cli.limits import checked_limit
 from onnx_genai.cli.settings import setting, source_rank
 from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.types import Backend, Decoder, KvDtype, SamplingParams
+from onnx_genai.words import counted
 
 if TYPE_CHECKING:
     from onnx_genai.pipelines import LLM
@@ -93,6 +94,12 @@ _MODEL_OPTIONS = {
     ),
     "disk_folder": setting(
         "--disk-folder", type=click.Path(path_type=Path), help="Where KV lies on disk; default: a private one."
+    ),
+    "packed_cache": setting(
+        "--packed-cache",
+        callback=checked_limit,
+        default="auto",
+        help="Disk for packed weights, which processes share, in the same words; 0: none, auto: 16GiB.",
     ),
     "kv_dtype": setting(
         "--kv-dtype", type=click.Choice(KV_DTYPES), default="auto", show_default=True, help="Element type of KV."
@@ -183,6 +190,7 @@ class ModelOptions:
     host_ram_limit: str
     disk_limit: str | None
     disk_folder: Path | None
+    packed_cache: str
     kv_dtype: KvDtype
     no_prefix_cache: bool
     decoder: Decoder
@@ -207,8 +215,8 @@ class ModelOptions:
             cores = system_facts().cores
             if self.threads > cores:
                 console.warn(
-                    f"--cpu-cores {self.threads} is more than the {cores} physical cores that this process may use; "
-                    "that is slower than leaving it out"
+                    f"--cpu-cores {self.threads} is more than the {counted(cores, 'physical core')} that this process "
+                    "may use; that is slower than leaving it out"
                 )
         return {
             "ep": self.ep,
@@ -219,6 +227,7 @@ class ModelOptions:
             "host_ram_limit": self.host_ram_limit,
             "disk_limit": self.disk_limit,
             "disk_folder": self.disk_folder,
+            "packed_cache": self.packed_cache,
             "kv_dtype": self.kv_dtype,
             "prefix_cache": not self.no_prefix_cache,
             "decoder": self.decoder,

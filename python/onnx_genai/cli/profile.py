@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,12 +15,14 @@ import click
 
 from onnx_genai.cli import console
 from onnx_genai.cli.profile_report import AnswerTimes, Report
+from onnx_genai.cli.repl import terminal
+from onnx_genai.cli.settings import Setting, environment_names, setting
 from onnx_genai.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from onnx_genai.pipelines import LLM, AsyncLLM, Profile, Recording, Verbosity
 
-__all__ = ["AnswerTimes", "ProfileOptions", "Profiler", "profile_options"]
+__all__ = ["PROFILE_NAMES", "AnswerTimes", "ProfileOptions", "Profiler", "profile_options"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -28,18 +32,42 @@ SESSION_TRACE = Path("onnx-genai-session.perfetto.json")
 VERBOSITIES: tuple[Verbosity, ...] = ("decisions", "ops", "full")
 _SYNONYMS: Mapping[str, Verbosity] = {"detail": "full"}
 
+PROFILE_NAMES = ("profile", "profile_json", "profile_trace", "profile_verbosity")
+"""The options of :func:`profile_options`, by their names in Python."""
+VARIABLE = "ONNX_GENAI_PROFILE"
+_SWITCHED_ON = ("1", "true", "yes")
+
+
+class _ProfileSetting(Setting):
+    """``--profile``, whose variable for all commands is on for three words exactly, and off for any other."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        for name in environment_names(self, ctx):
+            value = os.environ.get(name)
+            if value:
+                return value if name != VARIABLE else "1" if value in _SWITCHED_ON else "0"
+        return None
+
+
 _OPTIONS = (
-    click.option("--profile", is_flag=True, help="Print where time and memory went, on stderr, after the run."),
-    click.option("--profile-json", metavar="PATH", help="Write the same as one JSON object; - is stdout."),
-    click.option(
+    setting(
+        "--profile",
+        cls=_ProfileSetting,
+        is_flag=True,
+        help="Print where time and memory went, on stderr, after the run.",
+    ),
+    setting("--profile-json", metavar="PATH", help="Write the same as one JSON object; - is stdout."),
+    setting(
         "--profile-trace",
         type=click.Path(path_type=Path),
+        envvar="ONNX_GENAI_TRACE",
         metavar="PATH",
         help="Write a timeline for ui.perfetto.dev or chrome://tracing.",
     ),
-    click.option(
+    setting(
         "--profile-verbosity",
         type=click.Choice((*VERBOSITIES, *_SYNONYMS), case_sensitive=False),
+        envvar="ONNX_GENAI_TRACE_VERBOSITY",
         default="full",
         show_default=True,
         help="How much is recorded: steps; and operators; and every token.",
@@ -198,7 +226,8 @@ class Profiler:
         )
         self._counters = []
         if self.reports:
-            console.note("\n" + "\n".join(report.lines()))
+            width = terminal.size()[0] - 1 if sys.stderr.isatty() else None
+            console.note("\n" + "\n".join(report.lines(width)))
         if self._json is not None:
             self._write_json(report)
         if self.trace_path is not None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from onnx_genai.types import ChatChunk, Chunk, FinishReason, Usage
+from onnx_genai.words import counted
 
 if TYPE_CHECKING:
     from onnx_genai.pipelines import LLM, AsyncLLM, Profile
@@ -223,10 +225,9 @@ class Report:
         """Seconds between tokens."""
         return [after - before for before, after in zip(self.token_times, self.token_times[1:], strict=False)]
 
-    def lines(self) -> list[str]:
-        """The report for people: a ruler, then one figure a line."""
+    def lines(self, width: int | None = None) -> list[str]:
+        """The report for people: a ruler, then one figure a line; at most ``width`` columns where that is given."""
         rows = [
-            "── profile " + "─" * 50,
             _text("model", self.model),
             _text("execution provider", self.execution_provider),
         ]
@@ -242,10 +243,17 @@ class Report:
             rows.append(_text("scheduler cap", f"{self.budget_cap[0]} -> {self.budget_cap[1]}"))
         rows += self._page_lines()
         rows += self._memory_lines()
+        ruler = "── profile " + "─" * 50
+        if width is not None:
+            ruler = ruler[:width]
+            wrapper = textwrap.TextWrapper(
+                width, subsequent_indent=" " * min(_LABEL + 1, width // 2), break_on_hyphens=False
+            )
+            rows = [part for row in rows for part in wrapper.wrap(row)]
         if self.profile is not None:
-            rows += stage_lines(self.profile, self.generated_tokens)
-            rows += operator_lines(self.profile)
-        return rows
+            rows += stage_lines(self.profile, self.generated_tokens, width)
+            rows += operator_lines(self.profile, width)
+        return [ruler, *rows]
 
     def _token_lines(self) -> list[str]:
         rows = []
@@ -294,7 +302,7 @@ class Report:
         if memory.peak_resident is not None:
             rows.append(_text("peak resident memory", size_text(memory.peak_resident)))
         if memory.kv_budget is not None:
-            tokens = "" if memory.kv_budget_tokens is None else f" ({memory.kv_budget_tokens} tokens)"
+            tokens = "" if memory.kv_budget_tokens is None else f" ({counted(memory.kv_budget_tokens, 'token')})"
             rows.append(_text("kv cache budget", size_text(memory.kv_budget) + tokens))
         if memory.engine:
             rows.append(_text("engine host ram in use", size_text(memory.engine)))
@@ -373,39 +381,40 @@ class Report:
         return json.dumps(self.as_dict(), ensure_ascii=False) + "\n"
 
 
-def stage_lines(profile: Profile, num_tokens: int) -> list[str]:
+def stage_lines(profile: Profile, num_tokens: int, width: int | None = None) -> list[str]:
     """Where the time of the engine's thread went, one stage a line."""
     if not profile.stages:
         return []
-    rows = [
-        f"{'stage':<{_LABEL}}{'total_ms':>{_NUMBER}}{'calls':>{_NUMBER}}{'us/call':>{_NUMBER}}{'us/token':>{_NUMBER}}"
-    ]
+    rows = [("stage", "total_ms", "calls", "us/call", "us/token")]
     for stage in profile.stages:
         a_token = f"{1e6 * stage.seconds / num_tokens:.1f}" if num_tokens else ""
-        rows.append(
-            f"{stage.name:<{_LABEL}}{1e3 * stage.seconds:>{_NUMBER}.1f}{stage.calls:>{_NUMBER}}"
-            f"{1e6 * stage.seconds / stage.calls:>{_NUMBER}.1f}{a_token:>{_NUMBER}}"
-        )
-    return rows
+        a_call = f"{1e6 * stage.seconds / stage.calls:.1f}"
+        rows.append((stage.name, f"{1e3 * stage.seconds:.1f}", str(stage.calls), a_call, a_token))
+    return _table(rows, _LABEL, width)
 
 
-def operator_lines(profile: Profile) -> list[str]:
+def operator_lines(profile: Profile, width: int | None = None) -> list[str]:
     """The operators that take most of the recorded runs, one a line."""
     if not profile.operators:
         return []
-    rows = [
-        f"{f'operator ({profile.num_profiled_runs} of {profile.num_runs} runs)':<{_LABEL + 12}}"
-        f"{'total_ms':>{_NUMBER}}{'calls':>{_NUMBER}}{'us/call':>{_NUMBER}}{'share':>{_NUMBER}}"
-    ]
+    heading = f"operator ({profile.num_profiled_runs} of {profile.num_runs} runs)"
+    rows: list[tuple[str, ...]] = [(heading, "total_ms", "calls", "us/call", "share")]
     for operator in profile.operators[:_MAX_ROWS]:
-        rows.append(
-            f"{operator.name:<{_LABEL + 12}}{1e3 * operator.seconds:>{_NUMBER}.1f}{operator.calls:>{_NUMBER}}"
-            f"{1e6 * operator.seconds / operator.calls:>{_NUMBER}.1f}{100 * operator.share:>{_NUMBER - 1}.1f}%"
-        )
+        a_call, share = f"{1e6 * operator.seconds / operator.calls:.1f}", f"{100 * operator.share:.1f}%"
+        rows.append((operator.name, f"{1e3 * operator.seconds:.1f}", str(operator.calls), a_call, share))
     if len(profile.operators) > _MAX_ROWS:
         rest = sum(operator.seconds for operator in profile.operators[_MAX_ROWS:])
-        rows.append(f"{f'({len(profile.operators) - _MAX_ROWS} more)':<{_LABEL + 12}}{1e3 * rest:>{_NUMBER}.1f}")
-    return rows
+        rows.append((f"({len(profile.operators) - _MAX_ROWS} more)", f"{1e3 * rest:.1f}"))
+    return _table(rows, _LABEL + 12, width)
+
+
+def _table(rows: Sequence[tuple[str, ...]], label: int, width: int | None) -> list[str]:
+    """A column of names, ``label`` wide unless ``width`` is too small for it, and columns of numbers."""
+    if width is not None:
+        label = max(_NUMBER, min(label, width - _NUMBER * (len(rows[0]) - 1)))
+    names = [name if len(name) <= label else f"{name[: label - 1]}…" for name, *_ in rows]
+    numbers = ["".join(f"{number:>{_NUMBER}}" for number in row[1:]) for row in rows]
+    return [f"{name:<{label}}{rest}".rstrip() for name, rest in zip(names, numbers, strict=True)]
 
 
 def nearest_rank(values: Sequence[float], percent: float) -> float:

@@ -15,9 +15,11 @@ import click
 from onnx_genai.cli import console
 from onnx_genai.errors import ContextOverflowError, InvalidArgumentError, PackageError, UnsupportedError
 from onnx_genai.types import SamplingParams
+from onnx_genai.words import counted
 
 if TYPE_CHECKING:
     from onnx_genai.pipelines import LLM, AsyncLLM, GrammarSpec, Session
+    from onnx_genai.pipelines.answer import AnswerForm
 
 __all__ = [
     "UNKNOWN_LIMIT_TOKENS",
@@ -44,10 +46,15 @@ class Request:
     prompt_ids: list[int]
     params: SamplingParams
     grammar: GrammarSpec | None = None
+    form: AnswerForm | None = None
+    """What may be in the answer, in a template's words; None where nobody needs to know."""
+    adapter: str | None = None
+    """Name of a LoRA adapter."""
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments of ``stream`` and ``generate``."""
-        return {} if self.grammar is None else {"grammar": self.grammar}
+        options = {"grammar": self.grammar, "adapter": self.adapter}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 def given_prompt(given: str | None) -> str:
@@ -116,7 +123,8 @@ def request_for(
         before: Tokens of the turns before.
         quiet: Do not warn that nothing bounds the answer.
     """
-    if grammar is not None and templated:
+    form = None
+    if templated and (grammar is not None or llm.abilities.reasoning is not None):
         from onnx_genai.pipelines.chat import ChatRequest
 
         chat = ChatRequest(response_format=grammar)
@@ -130,7 +138,8 @@ def request_for(
     if before and own and before[-1] == own[0]:
         own = own[1:]  # the end of the answer before is there already
     ids = [*before, *own]
-    return Request(prompt_ids=ids, params=_with_budget(llm, ids, params, quiet=quiet), grammar=grammar)
+    bounded = _with_budget(llm, ids, params, quiet=quiet)
+    return Request(prompt_ids=ids, params=bounded, grammar=grammar, form=form)
 
 
 def grammar_from(
@@ -168,14 +177,16 @@ def grammar_from(
 class SavedTurns:
     """A conversation in a file: its tokens and their KV. The file changes when an answer is complete."""
 
-    def __init__(self, llm: LLM, path: Path) -> None:
+    def __init__(self, llm: LLM, path: Path, *, adapter: str | None = None) -> None:
         self._llm = llm
         self._path = path
         self.is_new = not path.exists()
         if self.is_new and not path.absolute().parent.is_dir():
             raise InvalidArgumentError(f"{path} cannot be written, as its folder does not exist; make it first")
         try:
-            self._session: Session = llm.session() if self.is_new else llm.load_session(path)
+            self._session: Session = (
+                llm.session(adapter=adapter) if self.is_new else llm.load_session(path, adapter=adapter)
+            )
         except PackageError as error:  # it is the file that is wrong, and no model package
             raise InvalidArgumentError(f"{error}. A new file begins a new conversation") from error
 
@@ -222,8 +233,9 @@ def _with_budget(llm: LLM | AsyncLLM, ids: Sequence[int], params: SamplingParams
     limit = llm.context_limit
     if limit and len(ids) >= limit:
         raise ContextOverflowError(
-            f"the prompt fills the context window: {len(ids)}/{limit} tokens (limit from {llm.context_source}); "
-            "shorten the prompt, or use a larger window (--max-context, or a model with a longer context)"
+            f"the prompt fills the context window: {len(ids)}/{counted(limit, 'token')} (limit from "
+            f"{llm.context_source}); shorten the prompt, or use a larger window (--max-context, or a model with a "
+            "longer context)"
         )
     if params.max_new_tokens is not None or limit:
         return params

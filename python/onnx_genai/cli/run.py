@@ -12,11 +12,13 @@ from onnx_genai.cli.models import MODEL, fetched_model
 from onnx_genai.cli.options import SAMPLED, ModelOptions, model_options, sampling_options, take, take_sampling
 from onnx_genai.cli.profile import ProfileOptions, Profiler, profile_options
 from onnx_genai.cli.settings import ENVIRONMENT_RANK, source_rank
+from onnx_genai.words import counted
 
 if TYPE_CHECKING:
     from onnx_genai.cli.repl.editor import Input
     from onnx_genai.cli.repl.loop import Repl
     from onnx_genai.cli.repl.settings import Settings
+    from onnx_genai.cli.repl.terminal import Ending
 
 __all__ = ["run"]
 
@@ -84,7 +86,7 @@ def _chat(host: Any, settings: Settings, profiler: Profiler, values: dict[str, A
     from onnx_genai.cli.repl.screen import Screen, TerminalScreen
     from onnx_genai.cli.repl.session_commands import load
 
-    with terminal.left_sane(), Interrupts() as interrupts:
+    with terminal.left_sane() as ending, Interrupts() as interrupts:
         screen = TerminalScreen() if terminal.can_draw() else Screen()
         state = click.get_current_context().find_root().obj or {}
         repl = Repl(host, settings, screen, interrupts, profiler, is_debug=bool(state.get("debug")))
@@ -99,7 +101,7 @@ def _chat(host: Any, settings: Settings, profiler: Profiler, values: dict[str, A
             load(repl, values["load"])
             _put_back(repl, settings, values)
         _greet(repl)
-        return repl.run(_source(repl, is_private=values["private"]))
+        return repl.run(_source(repl, ending, is_private=values["private"]))
 
 
 def _put_back(repl: Repl, given: Settings, values: dict[str, Any]) -> None:
@@ -128,30 +130,32 @@ def _put_back(repl: Repl, given: Settings, values: dict[str, Any]) -> None:
         repl.is_raw = values["raw"] or repl.host.llm.template is None
 
 
-def _source(repl: Repl, *, is_private: bool) -> Input:
+def _source(repl: Repl, ending: Ending, *, is_private: bool) -> Input:
     from onnx_genai.cli.repl import terminal
     from onnx_genai.cli.repl.commands import complete
     from onnx_genai.cli.repl.editor import Editor, LineReader, history_path
 
     if not repl.screen.is_live:
         return LineReader(repl.interrupts)
-    return Editor(
+    editor = Editor(
         complete=lambda text: complete(repl, text),
         toolbar=lambda: repl.context_line(terminal.size()[0]),
         history=None if is_private else history_path(),
         colours=terminal.has_colours(),
         interrupted=repl.interrupts.take,
     )
+    ending.take = editor.leave
+    return editor
 
 
 def _greet(repl: Repl) -> None:
     host = repl.host
-    limit = host.llm.context_limit
+    limit, threads = host.llm.context_limit, host.llm.info().get("intra_op_threads")
     facts = [
         host.provider,
         f"{host.decoder} decoder",
-        f"context {limit} tokens" if limit else "no context limit known",
-        f"{host.llm.info().get('intra_op_threads', '?')} threads",
+        f"context {counted(limit, 'token')}" if limit else "no context limit known",
+        *([counted(int(str(threads)), "thread")] if threads is not None else []),
     ]
     lines = [" · ".join(facts)]
     if repl.screen.is_live:
@@ -160,4 +164,4 @@ def _greet(repl: Repl) -> None:
     repl.warn_about_model()
     turns = repl.conversation.num_turns
     if turns:
-        repl.screen.note(f"{turns} turns loaded; /show history shows them.")
+        repl.screen.note(f"{counted(turns, 'turn')} loaded; /show history shows {'it' if turns == 1 else 'them'}.")

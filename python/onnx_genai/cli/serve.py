@@ -7,13 +7,14 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from onnx_genai.cli import console
+from onnx_genai.cli.limits import checked_limit
 from onnx_genai.cli.models import MODEL, fetched_model
 from onnx_genai.cli.options import ModelOptions, model_options, take
 from onnx_genai.cli.profile import ProfileOptions, profile_options
@@ -43,9 +44,18 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 @click.option("--allowed-host", multiple=True, metavar="NAME", help="A further name in the Host header.")
 @click.option("--cors-origin", multiple=True, metavar="ORIGIN", help="A web page that may call, or *; default: none.")
 @click.option("--alias", multiple=True, metavar="ALIAS=NAME", help="A further name of a model.")
+@click.option(
+    "--adapter",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="A LoRA adapter; clients ask for MODEL:NAME. Of one of several models: MODEL:NAME=FILE.",
+)
 @click.option("--lazy", is_flag=True, help="Load models at their first request, not now.")
 @click.option("--model-ttl", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Unload unused models.")
 @click.option("--max-loaded-models", type=click.IntRange(1), metavar="N", help="Models in memory at once.")
+@click.option(
+    "--max-model-bytes", callback=checked_limit, metavar="SIZE", help="Memory of all models: 8GiB, 0.5, bytes."
+)
 @click.option("--max-open-requests", type=click.IntRange(1), default=256, show_default=True, help="Then 429.")
 @click.option("--max-output-tokens", type=click.IntRange(1), help="Bound on max_tokens; default: the context window.")
 @click.option("--max-body-bytes", type=click.IntRange(1), default=20 * 2**20, show_default=True, help="Then 413.")
@@ -112,9 +122,25 @@ def _config(values: dict[str, Any]) -> ServerConfig:
         drain_timeout=values["drain_timeout"],
         model_ttl=values["model_ttl"],
         max_loaded_models=values["max_loaded_models"],
+        max_model_bytes=_size(values["max_model_bytes"]),
         tracing=_tracing(values),
         page=not values["no_page"],
     )
+
+
+def _size(limit: str | None) -> int | None:
+    """Bytes of a memory limit; None and ``auto`` are no bound."""
+    if limit is None:
+        return None
+    from onnx_genai.pipelines import parse_memory_limit, system_facts
+
+    parsed = parse_memory_limit(limit, name="--max-model-bytes")
+    available = system_facts().available_bytes
+    if parsed.fraction and not available:
+        raise click.UsageError(f"--max-model-bytes is {limit}, and this system does not tell its memory; give a size")
+    if parsed.size_bytes is None and parsed.fraction is None:
+        return None
+    return parsed.resolve(capacity_bytes=available, auto_bytes=0)
 
 
 def _tracing(values: dict[str, Any]) -> Tracing | None:
@@ -143,7 +169,7 @@ def _api_keys(file: Path | None) -> tuple[str, ...]:
 
 
 def _specs(models: tuple[str, ...], values: dict[str, Any], loading: ModelOptions) -> list[ModelSpec]:
-    from onnx_genai.pipelines import model_kind
+    from onnx_genai.pipelines import model_kind, weights_bytes
     from onnx_genai.server import ModelSpec
 
     aliases: dict[str, list[str]] = {}
@@ -152,16 +178,44 @@ def _specs(models: tuple[str, ...], values: dict[str, Any], loading: ModelOption
         if not (alias and equals and name):
             raise click.UsageError(f"--alias is {each!r}; write ALIAS=NAME")
         aliases.setdefault(name, []).append(alias)
+    adapters = _adapters(values["adapter"])
     specs = []
     for each in models:
         name, path = _named(each, loading)
         own = tuple(aliases.pop(name, ()))
         kind = model_kind(path, variant=loading.variant)
-        load = _loader(path, kind, loading, max_num_seqs=values["max_num_seqs"])
-        specs.append(ModelSpec(name=name, load=load, aliases=own, eager=not values["lazy"], kind=kind))
+        files = adapters.pop(name, {})
+        if len(models) == 1:
+            files |= adapters.pop("", {})
+        if files and kind != "text":
+            raise click.UsageError(f"--adapter is for language models, and {name} is none; leave it out")
+        load = _loader(path, kind, loading, files, max_num_seqs=values["max_num_seqs"])
+        eager = not values["lazy"]
+        size = 0 if values["max_model_bytes"] is None else weights_bytes(path, variant=loading.variant)
+        specs.append(
+            ModelSpec(name=name, load=load, aliases=own, adapters=tuple(files), eager=eager, kind=kind, size_bytes=size)
+        )
     if aliases:
         raise click.UsageError(f"--alias names {', '.join(aliases)}; the models are {', '.join(s.name for s in specs)}")
+    if adapters:
+        names = ", ".join(spec.name for spec in specs)
+        if "" in adapters:
+            raise click.UsageError(f"--adapter names no model, and there are {names}; write MODEL:NAME=FILE")
+        raise click.UsageError(f"--adapter is for {', '.join(adapters)}; the models are {names}")
     return specs
+
+
+def _adapters(given: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Files by the name of the adapter, by that of the model; which is empty where it is not stated."""
+    found: dict[str, dict[str, str]] = {}
+    for each in given:
+        whole, equals, file = each.partition("=")
+        model, _, name = whole.rpartition(":")
+        if not (name and equals and file):
+            raise click.UsageError(f"--adapter is {each!r}; write NAME=FILE or MODEL:NAME=FILE")
+        if found.setdefault(model, {}).setdefault(name, file) != file:
+            raise click.UsageError(f"--adapter gives {whole!r} twice; give each a name of its own")
+    return found
 
 
 def _named(given: str, loading: ModelOptions) -> tuple[str, Path]:
@@ -178,14 +232,21 @@ def _named(given: str, loading: ModelOptions) -> tuple[str, Path]:
 
 
 def _loader(
-    path: Path, kind: ModelKind, loading: ModelOptions, *, max_num_seqs: int
+    path: Path, kind: ModelKind, loading: ModelOptions, adapters: Mapping[str, str], *, max_num_seqs: int
 ) -> Callable[[], AsyncLLM | AsyncEmbedder]:
     def load() -> AsyncLLM | AsyncEmbedder:
         from onnx_genai.pipelines import AsyncEmbedder, AsyncLLM
 
         if kind != "text":
             return AsyncEmbedder(path, **loading.encoder_arguments())
-        return AsyncLLM(path, **loading.arguments(), max_num_seqs=max_num_seqs)
+        model = AsyncLLM(path, **loading.arguments(), max_num_seqs=max_num_seqs)
+        try:
+            for name, file in adapters.items():
+                model.engine.adapters.load(file, name)
+        except BaseException:
+            model.engine.close()
+            raise
+        return model
 
     return load
 

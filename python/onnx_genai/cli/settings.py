@@ -57,19 +57,29 @@ class Setting(click.Option):
     """An option of several commands: ``ONNX_GENAI_GENERATE_EP`` beats ``ONNX_GENAI_EP``."""
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        for name in environment_names(self, ctx):
-            value = os.environ.get(name)
-            if value:
-                return value
-        return None
+        name = self._variable_in_use(ctx)
+        return None if name is None else os.environ[name]
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        try:
+            return super().process_value(ctx, value)
+        except click.BadParameter as error:
+            name = self._variable_in_use(ctx)
+            if name is None or source_rank(ctx, self.name or "") != ENVIRONMENT_RANK:
+                raise
+            text = f"{error.message} (from the variable {name})"
+            raise click.BadParameter(text, ctx=error.ctx, param=error.param) from error
+
+    def _variable_in_use(self, ctx: click.Context) -> str | None:
+        return next((name for name in environment_names(self, ctx) if os.environ.get(name)), None)
 
 
-def setting(*names: str, **attributes: Any) -> Callable[[Any], Any]:
+def setting(*names: str, cls: type[Setting] = Setting, **attributes: Any) -> Callable[[Any], Any]:
     """``click.option`` for an option that several commands share; its variables are ``envvar`` and that of its name."""
     given = attributes.pop("envvar", ())
     own = [_variable("ONNX_GENAI", name) for name in names if name.startswith("--")]
     variables = list(dict.fromkeys([*([given] if isinstance(given, str) else given), *own]))
-    return click.option(*names, cls=Setting, envvar=variables, **attributes)
+    return click.option(*names, cls=cls, envvar=variables, **attributes)
 
 
 def environment_names(option: click.Parameter, context: click.Context) -> list[str]:
@@ -125,14 +135,14 @@ def config_path() -> Path:
     return folder / "onnx-genai" / "config.toml"
 
 
-def load_config(given: str | None, commands: Mapping[str, click.Command]) -> Config:
+def load_config(given: str | None, commands: Callable[[], Mapping[str, click.Command]]) -> Config:
     """Reads and checks the config file.
 
     No file of the working folder is ever read by itself: a foreign folder could name a library to load.
 
     Args:
         given: The file; None takes the one of :func:`config_path` if it is there, and an empty text none.
-        commands: Whose options may be set.
+        commands: Whose options may be set; asked only if there is a file.
 
     Raises:
         NotFoundError: ``given`` is no file.
@@ -153,16 +163,16 @@ def load_config(given: str | None, commands: Mapping[str, click.Command]) -> Con
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidArgumentError(f"{path}: is no TOML: {error}") from error
-    return _checked(path, content, commands)
+    return _checked(path, content, commands())
 
 
 def _checked(path: Path, content: Mapping[str, Any], commands: Mapping[str, click.Command]) -> Config:
     values: dict[str, dict[str, Any]] = {name: {} for name in commands}
     places: dict[tuple[str, str], str] = {}
     everywhere = sorted({key for command in commands.values() for key in _options(command)})
-    tables = {key: value for key, value in content.items() if isinstance(value, Mapping)}
+    tables = _tables(content, commands)
     for key, value in content.items():
-        if key in tables:
+        if isinstance(value, Mapping):
             continue
         name = _known(path, key, everywhere, "", tables=list(commands))
         for command_name, command in commands.items():
@@ -176,20 +186,31 @@ def _checked(path: Path, content: Mapping[str, Any], commands: Mapping[str, clic
                 f"{path}: has the table [{table}]{_suggestion(table, list(commands))}; allowed: the commands "
                 f"{', '.join(commands)}"
             )
-        options = _options(commands[table])
+        options, dotted = _options(commands[table]), table.replace(" ", ".")
         for key, value in entries.items():
-            option = options[_known(path, key, sorted(options), f"[{table}] ")]
-            place = f"[{table}] {key}"
+            option = options[_known(path, key, sorted(options), f"[{dotted}] ")]
+            place = f"[{dotted}] {key}"
             values[table][option.name or key] = _value(path, place, value, option, commands[table])
             places[table, option.name or key] = place
     return Config(path=path, values=values, places=places)
+
+
+def _tables(content: Mapping[str, Any], commands: Mapping[str, click.Command]) -> dict[str, Mapping[str, Any]]:
+    """Tables by the command that they are for; ``[bench.serve]`` is for the command of two words."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, table in content.items():
+        if isinstance(table, Mapping):
+            inner = {key for key, value in table.items() if isinstance(value, Mapping) and f"{name} {key}" in commands}
+            found.update({f"{name} {key}": table[key] for key in inner})
+            found[name] = {key: value for key, value in table.items() if key not in inner}
+    return found
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:
     """Options by the names that a config file may use: long, without the dashes in front."""
     found: dict[str, click.Option] = {}
     for option in command.params:
-        if isinstance(option, click.Option) and option.name not in ("help", "config"):
+        if isinstance(option, click.Option) and not option.hidden and option.name not in ("help", "config"):
             found.update({name[2:]: option for name in option.opts if name.startswith("--")})
     return found
 
@@ -241,7 +262,7 @@ def _kind(option: click.Option) -> str:
 def described(context: click.Context, config: Config) -> Iterator[tuple[click.Option, Any, str]]:
     """Options of a command, their values, and their sources: ``environment NAME``, ``config file, KEY``, or default."""
     for option in context.command.params:
-        if not isinstance(option, click.Option) or option.name is None or option.name in ("help", "show_config"):
+        if not isinstance(option, click.Option) or option.hidden or option.name in (None, "help", "show_config"):
             continue
         option.handle_parse_result(context, {}, [])
         value, source = context.params[option.name], context.get_parameter_source(option.name)

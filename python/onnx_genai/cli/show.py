@@ -14,6 +14,9 @@ from onnx_genai.cli.models import MODEL, local_model
 from onnx_genai.cli.options import checked_backend
 from onnx_genai.cli.show_config import config_facts, config_lines
 from onnx_genai.cli.show_encoder import encoder_lines
+from onnx_genai.package.genai_config import FILE_NAME as GENAI_CONFIG_NAME
+from onnx_genai.package.inference_metadata import FILE_NAMES as METADATA_NAMES
+from onnx_genai.words import counted
 
 if TYPE_CHECKING:
     from onnx_genai.package import GenerationDefaults, ModelPackage
@@ -74,8 +77,13 @@ def show(
 
 def _command(context: click.Context, name: str) -> click.Command:
     group = context.find_root().command
-    found = group.get_command(context, name) if isinstance(group, click.Group) else None
-    if found is None:
+    if not isinstance(group, click.Group):
+        raise click.UsageError("--command needs the command line of onnx-genai")
+    try:
+        _, found, rest = group.resolve_command(context.find_root(), name.split())
+    except (click.UsageError, IndexError):
+        found, rest = None, []
+    if found is None or rest:
         raise click.UsageError(f"--command is {name!r}, which is no command; onnx-genai help lists them")
     return found
 
@@ -92,12 +100,15 @@ def _facts(package: ModelPackage, graph: dict[str, Any]) -> dict[str, Any]:
         "variants": [{"name": variant.name, "path": str(variant.path)} for variant in package.variants],
         "external_files": graph["external_files"],
         "tokenizer": None if package.tokenizer_path is None else str(package.tokenizer_path),
+        "metadata": _file(package, *METADATA_NAMES),
+        "genai_config": _file(package, GENAI_CONFIG_NAME),
         "chat_template": {
             "source": template.source or None,
             "names": list(template.texts),
         },
         "decoder": graph["decoder"],
         "decoder_reason": graph["why"],
+        "encoder": graph.get("encoder"),
         "rewrite": graph["rewrite"],
         "ports": {**graph["ports"], "logits": graph["logits"]},
         "kv": graph["kv"],
@@ -113,9 +124,15 @@ def _facts(package: ModelPackage, graph: dict[str, Any]) -> dict[str, Any]:
         "eos_source": package.eos_source or None,
         "special_tokens": dict(package.special_tokens),
         "generation_defaults": _defaults(package.generation),
+        "speculator": package.speculator_source or None,
         "required_capabilities": list(package.required_capabilities),
         "warnings": [*package.warnings, *graph["notes"]],
     }
+
+
+def _file(package: ModelPackage, *names: str) -> str | None:
+    """The first of these files that the package has."""
+    return next((str(package.root / name) for name in names if (package.root / name).is_file()), None)
 
 
 def _defaults(generation: GenerationDefaults) -> dict[str, Any]:
@@ -141,10 +158,14 @@ def _lines(facts: dict[str, Any]) -> Iterable[str]:
     if facts["external_files"]:
         yield f"weight files: {', '.join(facts['external_files'])}"
     yield f"tokenizer: {facts['tokenizer'] or '(none)'}"
+    yield f"metadata: {facts['metadata'] or '(none)'}"
+    yield f"genai config: {facts['genai_config'] or '(none)'}"
     template = facts["chat_template"]
     yield f"chat template: {', '.join(template['names']) or '(none)'}" + _from(template["source"])
     yield f"decoder: {facts['decoder']}"
     yield from _known(facts, (("decoder_reason", "  because"), ("rewrite", "  graph")))
+    if facts["encoder"] is not None:
+        yield from _encoder(facts["encoder"])
     yield from _coverage(facts["coverage"])
     yield from _products(facts["products"])
     for kernel, counts in sorted(facts["operators"].items()):
@@ -161,10 +182,20 @@ def _lines(facts: dict[str, Any]) -> Iterable[str]:
     yield f"generation defaults: {', '.join(f'{key}={value}' for key, value in defaults.items()) or '(none)'}" + _from(
         source
     )
+    if facts["speculator"]:
+        yield f"speculator: detected{_from(facts['speculator'])}; not used: nothing is drafted"
+    else:
+        yield "speculator: (none)"
     if facts["required_capabilities"]:
         yield f"required capabilities: {', '.join(facts['required_capabilities'])}"
     for warning in facts["warnings"]:
         yield f"warning: {warning}"
+
+
+def _encoder(encoder: dict[str, Any]) -> Iterable[str]:
+    yield f"encoder: {encoder['model']}"
+    width = "" if encoder["width"] is None else f", always {counted(encoder['width'], 'token')}"
+    yield f"  reads {', '.join(encoder['ports'].values())}{width}"
 
 
 def _ports(ports: dict[str, str]) -> Iterable[str]:
@@ -192,11 +223,12 @@ def _products(products: dict[str, Any]) -> Iterable[str]:
     yield f"backend: {products['backend']}"
     if not products["nodes"]:
         return
-    line = f"  quantized products: {products['nodes']} nodes, {products['replaced']} in genai.runtime"
+    line = f"  quantized products: {counted(products['nodes'], 'node')}, {products['replaced']} in genai.runtime"
     if products["replaced"]:
-        parts = [f"as {products['joined']} nodes"]
+        parts = [f"as {counted(products['joined'], 'node')}"]
         parts += [f"{products['swiglu']} with SwiGLU"] if products["swiglu"] else []
-        parts += [f"{products['biases']} biases"] if products["biases"] else []
+        parts += [f"{products['norms']} with RMS norm"] if products["norms"] else []
+        parts += [counted(products["biases"], "bias", "biases")] if products["biases"] else []
         line += f" ({'; '.join(products['kinds'])}), {', '.join(parts)}"
     yield line
     for problem in products["problems"]:
@@ -218,8 +250,8 @@ def _kv(kv: dict[str, Any]) -> str:
         return "(none)"
     if "layers" in kv:
         others = "" if kv["uniform"] else "; some differ"
-        sizes = f"{kv['heads']} heads, keys of {kv['head_dim']}, values of {kv['value_dim']}"
-        return f"{kv['layers']} layers of {kv['dtype']}, {sizes}, blocks of {kv['block_size']}{others}"
+        sizes = f"{counted(kv['heads'], 'head')}, keys of {kv['head_dim']}, values of {kv['value_dim']}"
+        return f"{counted(kv['layers'], 'layer')} of {kv['dtype']}, {sizes}, blocks of {kv['block_size']}{others}"
     shape = ", ".join("*" if size is None else str(size) for size in kv["shape"])
     others = "" if kv["uniform"] else "; some differ"
-    return f"{kv['tensors']} tensors of {kv['dtype']} [{shape}]{others}"
+    return f"{counted(kv['tensors'], 'tensor')} of {kv['dtype']} [{shape}]{others}"

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["Stats", "block_lines", "compact_line", "count_text", "finish_word", "resident_bytes"]
+from onnx_genai.cli.profile_report import KvPages
+
+if TYPE_CHECKING:
+    from onnx_genai.pipelines import LLM
+
+__all__ = [
+    "Stats",
+    "backend_name",
+    "block_lines",
+    "compact_line",
+    "count_text",
+    "finish_word",
+    "page_counts",
+    "resident_bytes",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +43,8 @@ class Stats:
     finished: float | None = None
     finish: str | None = None
     """As :func:`finish_word` has it."""
-    pages: tuple[int, int] | None = None
-    """Blocks of KV that this request added to the hot tier, and blocks that left it."""
+    pages: KvPages | None = None
+    """What happened to pages of KV meanwhile; None if nothing did, or the cache has no pages."""
 
     @property
     def decode_rate(self) -> float | None:
@@ -73,8 +89,9 @@ def compact_line(stats: Stats) -> str:
         parts.append(f"{stats.decode_rate:.1f} tok/s")
     if stats.first_token_ms is not None:
         parts.append(f"ttft {stats.first_token_ms:.0f} ms")
-    if stats.pages is not None and any(stats.pages):
-        parts.append(f"pages +{stats.pages[0]} / -{stats.pages[1]}")
+    if stats.pages is not None:
+        pressure = _pressure(stats.pages, "hot-evict", "prefix-evict", "fail")
+        parts.append(f"pages +{count_text(stats.pages.allocated)} / -{count_text(stats.pages.freed)}{pressure}")
     if stats.resident is not None:
         parts.append(f"rss {_size(stats.resident)}")
     return f"[ {' · '.join(parts)} ]"
@@ -132,11 +149,18 @@ def _memory(stats: Stats) -> list[str]:
     used = stats.prompt_tokens + stats.completion_tokens
     if stats.context_limit and used:
         parts.append(f"ctx {count_text(used)}/{count_text(stats.context_limit)}")
-    if stats.pages is not None and any(stats.pages):
-        parts.append(f"pg +{stats.pages[0]}/-{stats.pages[1]}")
+    if stats.pages is not None:
+        pressure = _pressure(stats.pages, "hot", "pref", "fail")
+        parts.append(f"pg +{count_text(stats.pages.allocated)}/-{count_text(stats.pages.freed)}{pressure}")
     if stats.resident is not None:
         parts.append(f"rss {_size(stats.resident)}")
     return parts
+
+
+def _pressure(pages: KvPages, hot: str, prefix: str, failed: str) -> str:
+    """What only a pool that is short of pages has, by these names."""
+    counts = ((hot, pages.hot_evictions), (prefix, pages.prefix_evictions), (failed, pages.allocation_failures))
+    return "".join(f" {name} {count_text(count)}" for name, count in counts if count > 0)
 
 
 def _filled(parts: list[str], width: int) -> list[str]:
@@ -159,6 +183,11 @@ def resident_bytes() -> int | None:
         return peak if sys.platform == "darwin" else peak * 1024
 
 
+def page_counts(llm: LLM) -> Mapping[str, float]:
+    """Totals of the engine for :meth:`KvPages.between`; empty where the KV cache has no pages."""
+    return llm.metrics() if llm.info().get("shares_blocks") else {}
+
+
 def count_text(number: int) -> str:
     """``999``, ``1.2k``."""
     return f"{number / 1000:.1f}k" if number >= 1000 else str(number)
@@ -171,3 +200,9 @@ def _size(number: int) -> str:
             return f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} GiB"
+
+
+def backend_name(info: Mapping[str, object]) -> str | None:
+    """The decoder and the execution provider in use, from what ``LLM.info`` says; None without a decoder."""
+    decoder = info.get("decoder")
+    return None if decoder is None else f"{decoder} on {info.get('execution_provider', 'cpu')}"

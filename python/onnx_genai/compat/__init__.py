@@ -6,6 +6,7 @@ is in ``docs/compat.md``. New programs are shorter with :class:`onnx_genai.LLM`.
 
 from __future__ import annotations
 
+from onnx_genai.compat.adapters import Adapters
 from onnx_genai.compat.config import Config
 from onnx_genai.compat.environment import (
     disable_telemetry_events,
@@ -28,7 +29,6 @@ from onnx_genai.compat.stream import TokenizerStream
 from onnx_genai.compat.tensor import NamedTensors, Tensor
 from onnx_genai.compat.tokenizer import Tokenizer
 from onnx_genai.compat.unsupported import (
-    Adapters,
     Audios,
     Engine,
     Images,

@@ -185,9 +185,14 @@ class Config:
         model_path = found.model_path
         if config.model_file is not None:
             model_path = self._folder.resolve(config.model_file, origin="overlay: model.decoder.filename")
+        encoder = config.encoder
+        if encoder is not None:
+            path = self._folder.resolve(str(encoder.path), origin="overlay: model.encoder.filename")
+            encoder = replace(encoder, path=path)
         return replace(
             found,
             model_path=model_path,
+            encoder=encoder,
             model_type=config.model_type or found.model_type,
             io=config.io,
             kv=replace(found.kv, **_stated_hints(config.kv)),

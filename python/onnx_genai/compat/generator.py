@@ -9,19 +9,23 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from onnx_genai.compat.adapters import Adapters
+from onnx_genai.compat.beams import Beams
 from onnx_genai.compat.guidance import Guidance, check_guidance
 from onnx_genai.compat.model import Model
-from onnx_genai.compat.rows import Rows, read_tokens
+from onnx_genai.compat.rows import Expected, Rows, read_tokens
 from onnx_genai.compat.search import SearchOptions, read_options
-from onnx_genai.compat.steps import Steps
+from onnx_genai.compat.steps import Context, Steps
 from onnx_genai.compat.tensor import NamedTensors, Tensor
-from onnx_genai.compat.unsupported import Adapters, refuse
+from onnx_genai.compat.unsupported import refuse
 from onnx_genai.errors import ContextOverflowError, InvalidArgumentError, UnsupportedError
+from onnx_genai.words import counted
 
 __all__ = ["Generator", "GeneratorParams"]
 
 _UNSTATED_LENGTH = 2048
 """``max_length`` where neither the package nor the graph says anything."""
+_SOURCE_IS_FIXED = "its source is fixed then; rewind_to() the source, or make a new Generator"
 _MOST_POSITIONS = 1024
 """Positions whose logits ``get_output`` computes, one request each."""
 
@@ -108,6 +112,9 @@ class Generator:
         self._ends = frozenset(token for token in model.package.eos_token_ids if token < model.vocab_size)
         pad = model.package.pad_token_id
         self._pad = pad if pad is not None else next(iter(model.package.eos_token_ids), None)
+        self._expected = Expected(
+            batch=self._options.batch_size, pad=self._pad, ends=self._ends, vocab=model.vocab_size
+        )
         self._rows = Rows(self._options.batch_size)
         self._steps = Steps(model, self._options, self._ends, params.guidance)
         self._next: list[int] | None = None
@@ -116,18 +123,23 @@ class Generator:
         self._is_set = False
         self._last_run = range(0)
         """Columns that the model ran last."""
-        self._beams: list[list[list[int]]] | None = None
+        self._adapters: Adapters | None = None
+        self._beams: Beams | None = None
+        """The beam search, if one has begun; ``_rows`` then keeps the prompts."""
+        self._is_early = False
+        """The prompt came with the parameters."""
         if params.input_ids is not None:
             self.append_tokens(params.input_ids)
+            self._is_early = True
 
     def append_tokens(self, tokens: Tokens, *, attention_mask: Any = None) -> None:
         """Adds tokens to every row: the prompt, or the next turn. In the middle of a guided answer they are a piece of
         it, if the guidance allows them there; else another answer begins behind them.
 
         An array ``[batch, seq]`` may be padded with ``pad_token_id``, on the left or on the right: what the model sees
-        are the tokens between. Padding that every row has at the same end is taken for text. A :class:`Tensor` of
-        ``Tokenizer.encode_batch`` knows its padding. A list of lists has none, so a prompt may end in the pad token;
-        its rows may differ in length.
+        are the tokens between. What every row has at the same end is taken for text, and so is a single pad id at the
+        end of rows where it is also an end id and no row has two of them. A :class:`Tensor` of
+        ``Tokenizer.encode_batch`` knows its padding. A list of lists has none; its rows may differ in length.
 
         Args:
             tokens: Ids ``[seq]`` (one row), ``[batch, seq]``, a Tensor of those, or a list of lists.
@@ -138,24 +150,25 @@ class Generator:
             ContextOverflowError: More than ``max_length`` tokens.
         """
         if self._beams is not None:
-            raise InvalidArgumentError("the beam search is over; rewind_to the prompt or make a new Generator")
-        block = read_tokens(
-            tokens,
-            attention_mask,
-            batch=self._options.batch_size,
-            pad=self._pad,
-            vocab=self._model.vocab_size,
-        )
+            raise InvalidArgumentError("the beam search has begun; rewind_to the prompt or make a new Generator")
+        source = self._steps.source_width
+        if source is not None and self._rows.width > source:
+            refuse("append_tokens after an answer of an encoder-decoder has begun", _SOURCE_IS_FIXED)
+        block = read_tokens(tokens, attention_mask, self._expected)
         width, new = self._rows.width, len(block[0][0])
         if width + new > self._options.max_length:
             raise ContextOverflowError(
-                f"{new} tokens after {width} are more than max_length, which is {self._options.max_length}; "
+                f"{counted(new, 'token')} after {width} are more than max_length, which is {self._options.max_length}; "
                 "set a larger one with set_search_options, or append fewer tokens"
             )
+        self._is_early = False
         self._changed()
         self._steps.append(self._rows)
         self._rows.append(block)
         self._last_run = range(width, width + new)
+        if source is not None:  # the decoder runs its start token alone
+            self._steps.source_width = self._rows.width
+            self._last_run = range(self._rows.width - 1, self._rows.width)
 
     def set_inputs(self, inputs: NamedTensors) -> None:
         """Appends ``input_ids`` (with ``attention_mask``, if it is there).
@@ -172,11 +185,11 @@ class Generator:
     def is_done(self) -> bool:
         """Whether every row has ended, or ``max_length`` is reached."""
         if self._beams is not None:
-            return True
+            return self._beams.is_done
         return self._rows.width > 0 and (self._rows.all_ended or self._rows.width >= self._options.max_length)
 
     def generate_next_token(self) -> None:
-        """Makes the next token of each row that has not ended; with beams all of them at once.
+        """Makes the next token of each row that has not ended; with beams of each beam.
 
         Raises:
             InvalidArgumentError: There is no prompt, or generation is done.
@@ -189,7 +202,10 @@ class Generator:
                 "is_done() before generate_next_token()"
             )
         if self._options.is_beam_search:
-            self._beams = self._steps.beams(self._rows)
+            if self._beams is None:
+                self._beams = Beams(self._steps, self._rows, self._beams_a_row)
+            self._beams.advance()
+            self._logits = None
             return
         if self._is_set and self._logits is not None:
             self._steps.forget()
@@ -204,14 +220,14 @@ class Generator:
 
     def get_next_tokens(self) -> npt.NDArray[np.int32]:
         """The tokens of the last step: int32 ``[rows]``. A row that ended before has ``pad_token_id``, the step that
-        ends a row has its end token; with beams the last token of each returned sequence.
+        ends a row has its end token. With beams the last token of each beam, ``num_beams`` a row, best first; when the
+        search is over, of each returned sequence.
 
         Raises:
             InvalidArgumentError: Nothing was generated.
         """
         if self._beams is not None:
-            last = [self._beam(index)[-1:] for index in range(self.sequence_count())]
-            return np.asarray([token for tokens in last for token in tokens], dtype=np.int32)
+            return np.asarray(self._beams.last_tokens(), dtype=np.int32)
         if self._next is None:
             raise InvalidArgumentError("nothing was generated; call generate_next_token() first")
         return np.asarray(self._next, dtype=np.int32)
@@ -239,7 +255,7 @@ class Generator:
         """Tokens and padding of the longest sequence."""
         if self._beams is None:
             return self._rows.width
-        return self._rows.width + max(len(beam) for row in self._beams for beam in row)
+        return self._rows.width + self._beams.longest
 
     def rewind_to(self, new_length: int) -> None:
         """Forgets all tokens from ``new_length`` on, in every row. Ended rows go on if their end is forgotten, and a
@@ -258,26 +274,29 @@ class Generator:
         self._changed()
         self._beams, self._next = None, None
         self._steps.cut(int(new_length))
+        if self._steps.source_width is not None:
+            self._steps.source_width = min(self._steps.source_width, int(new_length))
         self._rows.cut(int(new_length))
         self._last_run = range(max(self._rows.width - 1, 0), self._rows.width)
 
     def get_logits(self) -> npt.NDArray[np.float32]:
         """The model's logits of the next token, before any option: float32 ``[rows, 1, vocab]``, a copy.
 
-        Rows that have ended are zero. Runs the model once more than generation needs.
+        Rows that have ended are zero. With beams there are ``num_beams`` rows for each of the batch, best first. Runs
+        the model once more than generation needs.
 
         Raises:
-            InvalidArgumentError: There is no prompt.
-            UnsupportedError: With beams.
+            InvalidArgumentError: There is no prompt, or the beam search is over.
         """
         self._check_prompt()
-        self._refuse_beams("get_logits")
         if self._logits is None:
-            live = [row for row in range(self._rows.count) if not self._rows.has_ended(row)]
-            found = self._steps.logits([self._rows.real(row) for row in live])
-            self._logits = np.zeros((self._rows.count, self._model.vocab_size), dtype=np.float32)
-            for row, logits in zip(live, found, strict=True):
-                self._logits[row, : len(logits)] = logits
+            contexts = self._contexts()
+            found = iter(self._steps.logits([context for context in contexts if context is not None]))
+            self._logits = np.zeros((len(contexts), self._model.vocab_size), dtype=np.float32)
+            for row, context in enumerate(contexts):
+                if context is not None:
+                    logits = next(found)
+                    self._logits[row, : len(logits)] = logits
         return self._logits[:, np.newaxis, :].copy()
 
     def set_logits(self, logits: npt.NDArray[np.float32]) -> None:
@@ -336,9 +355,34 @@ class Generator:
         """Raises ``UnsupportedError``; see :meth:`set_model_input`."""
         refuse("set_hidden_states", "the engine makes all inputs of the model from its tokens")
 
-    def set_active_adapter(self, adapters: Adapters, name: str) -> NoReturn:
-        """Raises ``UnsupportedError``: models run without adapters."""
-        refuse("set_active_adapter", "models run without LoRA adapters; merge the adapter when you export the model")
+    def set_active_adapter(self, adapters: Adapters, name: str) -> None:
+        """Runs all tokens from now on with an adapter, in place of the one before.
+
+        What the model has run already stays: the tokens that were appended, and the generated ones but for the last,
+        which runs with the next step.
+
+        Raises:
+            InvalidArgumentError: They are of another model or not the ones in use, or a beam search has begun.
+            NotFoundError: There is no such adapter.
+        """
+        if not isinstance(adapters, Adapters) or adapters.model is not self._model:
+            what = "Adapters of another model" if isinstance(adapters, Adapters) else type(adapters).__name__
+            raise InvalidArgumentError(f"adapters are {what}; allowed: Adapters(model) of the generator's own model")
+        if self._adapters not in (None, adapters):
+            raise InvalidArgumentError("the generator has adapters of another Adapters object; load all into one")
+        if self._beams is not None:
+            raise InvalidArgumentError("the beam search has begun; rewind_to the prompt or make a new Generator")
+        adapter = adapters.acquire(name, self)
+        self._adapters = adapters
+        self._steps.forget()
+        self._steps.use_adapter(adapter, self._num_run)
+
+    @property
+    def _num_run(self) -> int:
+        """Columns that the model has run; prompts of early versions run with the first step."""
+        if self._logits is not None:
+            return self._rows.width
+        return 0 if self._is_early and self._next is None else self._last_run.stop
 
     def set_runtime_option(self, key: str, value: str) -> None:
         """Takes ``terminate_session``: "1" stops what runs. Others raise ``UnsupportedError``."""
@@ -362,11 +406,21 @@ class Generator:
     def _beams_a_row(self) -> int:
         return self._options.num_return_sequences
 
+    def _contexts(self) -> list[Context | None]:
+        """What the model has before the next token of each row; None where there is none."""
+        if self._beams is not None and self._beams.is_done:
+            raise InvalidArgumentError("the beam search is over, so that there is no next token")
+        if self._beams is not None:
+            return self._beams.contexts()
+        rows = range(self._rows.count)
+        found = [None if self._rows.has_ended(row) else self._steps.context(self._rows, row) for row in rows]
+        return [context for context in found for _ in range(self._options.num_beams)]
+
     def _beam(self, index: int) -> npt.NDArray[np.int32]:
         if self._beams is None:
             raise InvalidArgumentError("nothing was generated; call generate_next_token() first")
         row, rank = divmod(index, self._beams_a_row)
-        tail = np.asarray(self._beams[row][rank], dtype=np.int32)
+        tail = np.asarray(self._beams.tokens(row, rank), dtype=np.int32)
         return np.concatenate([self._rows.shown(row), tail])
 
     def _logits_at(self, columns: range) -> npt.NDArray[np.float32]:
@@ -379,7 +433,7 @@ class Generator:
                 f"get_output('logits') would compute {len(places)} positions; allowed: {_MOST_POSITIONS}. Append "
                 "shorter pieces, or use get_logits() for the last position"
             )
-        found = self._steps.logits([self._rows.real(row, column + 1) for row, column in places])
+        found = self._steps.logits([self._steps.context(self._rows, row, column + 1) for row, column in places])
         out = np.zeros((self._rows.count, len(columns), self._model.vocab_size), dtype=np.float32)
         for (row, column), logits in zip(places, found, strict=True):
             out[row, column - columns.start, : len(logits)] = logits

@@ -34,7 +34,7 @@ class Guidance:
 
 def constrained(guidance: Guidance, written: Sequence[int] = ()) -> RequestOptions:
     """Options of a request that generates what the guidance allows behind the ``written`` ids of the answer."""
-    return RequestOptions(grammar=_spec(guidance), grammar_prefix=tuple(written))
+    return RequestOptions(grammar=_spec(guidance), grammar_prefix=tuple(written), accept_equal_logits=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Logits processors that read and replace rows of logits."""
+"""Logits processors that watch steps, read rows of logits and replace them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from onnx_genai.compat.search import SearchOptions
 
-__all__ = ["Capture", "Replace", "apply_penalties"]
+__all__ = ["Capture", "CountSteps", "Replace", "apply_penalties"]
 
 _Rows = Sequence[npt.NDArray[np.int32]]
 _Logits = npt.NDArray[np.float32]
@@ -23,6 +23,20 @@ class Capture:
 
     def process(self, token_ids: _Rows, logits: _Logits) -> None:
         self.logits = logits[0].copy()
+
+
+class CountSteps:
+    """Counts the steps of one request, whatever number of beams each has."""
+
+    def __init__(self) -> None:
+        self._lengths: set[int] = set()
+
+    @property
+    def steps(self) -> int:
+        return len(self._lengths)
+
+    def process(self, token_ids: _Rows, logits: _Logits) -> None:
+        self._lengths.update(len(ids) for ids in token_ids)
 
 
 class Replace:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from onnx_genai.compat.padding import find_padding
 from onnx_genai.compat.tensor import Tensor
 from onnx_genai.errors import InvalidArgumentError
+from onnx_genai.words import counted
 
-__all__ = ["Block", "Rows", "read_tokens"]
+__all__ = ["Block", "Expected", "Rows", "read_tokens"]
 
 _REAL, _PAD, _HIDDEN = 0, 1, 2
 """A token; padding that the caller gave or gets; padding that only makes rows of a list equally long."""
@@ -90,17 +93,27 @@ class Rows:
         self._ended = [column if column is not None and column < width else None for column in self._ended]
 
 
-def read_tokens(
-    tokens: Tensor | npt.NDArray[Any] | Sequence[Any], mask: Any, *, batch: int, pad: int | None, vocab: int
-) -> Block:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What tokens have to fit."""
+
+    batch: int
+    """How many rows there are."""
+    pad: int | None
+    """The id that pads arrays, if there is one."""
+    ends: frozenset[int]
+    """Ids that end a row."""
+    vocab: int
+    """Ids are below it; 0 checks nothing."""
+
+
+def read_tokens(tokens: Tensor | npt.NDArray[Any] | Sequence[Any], mask: Any, expected: Expected) -> Block:
     """Checks what ``append_tokens`` was given.
 
     Args:
         tokens: Ids ``[seq]`` for one row or ``[batch, seq]``, or a list of lists, which may differ in length.
         mask: Of the same shape, 0 for padding; None finds the padding, see ``Generator.append_tokens``.
-        batch: How many rows there are.
-        pad: The id that pads arrays, if there is one.
-        vocab: Ids are below it; 0 checks nothing.
+        expected: What they have to fit.
 
     Raises:
         InvalidArgumentError: Wrong type, shape or id.
@@ -109,16 +122,18 @@ def read_tokens(
         mask = tokens.mask if mask is None else mask
         tokens = tokens.as_numpy()
     if isinstance(tokens, np.ndarray):
-        ids = _array_rows(tokens, batch)
-        kinds = _masked(ids, mask) if mask is not None else _padding(ids, pad)
+        ids = _array_rows(tokens, expected.batch)
+        kinds = _masked(ids, mask) if mask is not None else _padded(ids, expected)
     else:
-        ids = _list_rows(tokens, batch)
+        ids = _list_rows(tokens, expected.batch)
         kinds = _masked(ids, mask) if mask is not None else [[_REAL] * len(row) for row in ids]
     for index, row in enumerate(ids):
         for column, token in enumerate(row):
             # Padding never reaches the model, so any id may stand there.
-            if kinds[index][column] == _REAL and not 0 <= token < (vocab or 2**31):
-                raise InvalidArgumentError(f"token {column} of row {index} is {token}; allowed: 0..{vocab - 1}")
+            if kinds[index][column] == _REAL and not 0 <= token < (expected.vocab or 2**31):
+                raise InvalidArgumentError(
+                    f"token {column} of row {index} is {token}; allowed: 0..{expected.vocab - 1}"
+                )
         if _REAL not in kinds[index]:
             raise InvalidArgumentError(f"row {index} has no token that is not padding; give at least one")
     width = max(len(row) for row in ids)
@@ -148,8 +163,8 @@ def _list_rows(tokens: Any, batch: int) -> list[list[int]]:
     rows = [list(row) for row in tokens] if nested else [list(tokens)]
     if len(rows) != batch or any(not row for row in rows):
         raise InvalidArgumentError(
-            f"tokens have {len(rows)} rows of {[len(row) for row in rows]} ids; allowed: batch_size={batch} rows that "
-            "are not empty (set batch_size with set_search_options)"
+            f"tokens have {counted(len(rows), 'row')} of {[len(row) for row in rows]} ids; allowed: batch_size={batch} "
+            "rows that are not empty (set batch_size with set_search_options)"
         )
     for index, row in enumerate(rows):
         for column, token in enumerate(row):
@@ -169,21 +184,9 @@ def _masked(ids: list[list[int]], mask: Any) -> list[list[int]]:
     return [[_REAL if each else _PAD for each in row] for row in rows]
 
 
-def _padding(ids: list[list[int]], pad: int | None) -> list[list[int]]:
-    """Marks runs of the pad id at both ends. What every row has is no padding: the longest row needs none."""
-    width = len(ids[0])
-    left = [_run(row, pad) for row in ids]
-    right = [_run(row[::-1], pad) for row in ids]
-    kinds = []
-    for before, after in zip(left, right, strict=True):
-        own_left = before - min(left)
-        own_right = min(after - min(right), width - own_left)
-        kinds.append([_PAD] * own_left + [_REAL] * (width - own_left - own_right) + [_PAD] * own_right)
-    return kinds
-
-
-def _run(row: list[int], pad: int | None) -> int:
-    count = 0
-    while count < len(row) and row[count] == pad:
-        count += 1
-    return count
+def _padded(ids: list[list[int]], expected: Expected) -> list[list[int]]:
+    sides = find_padding(ids, expected.pad, expected.ends)
+    return [
+        [_PAD] * left + [_REAL] * (len(row) - left - right) + [_PAD] * right
+        for row, (left, right) in zip(ids, sides, strict=True)
+    ]

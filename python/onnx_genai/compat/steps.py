@@ -7,25 +7,45 @@ import hashlib
 import secrets
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from onnx_genai.compat.guidance import Answers, Guidance, constrained
-from onnx_genai.compat.hooks import Capture, Replace
+from onnx_genai.compat.hooks import Capture, CountSteps, Replace
 from onnx_genai.compat.model import Model
 from onnx_genai.compat.rows import Rows
 from onnx_genai.compat.search import SearchOptions
-from onnx_genai.engine import Generation
+from onnx_genai.engine import AdapterSpans, Generation, LoadedAdapter, RequestOptions
 from onnx_genai.errors import InternalError, InvalidArgumentError, UnsupportedError
 from onnx_genai.types import Result, SamplingParams
 
-__all__ = ["Steps"]
+__all__ = ["Context", "Steps"]
 
 _WINDOWS = (1, 64)
 """Tokens of the first window, and of the longest."""
 _WINDOWS_WITHOUT_SHARING = (32, 512)
 """Where each window computes the whole context anew."""
+_PLAIN = RequestOptions(accept_equal_logits=True)
+"""Scripts expect the first of equal tokens where a model is a stub."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a model has before its next token."""
+
+    prompt: Sequence[int]
+    answer: Sequence[int] = ()
+    """Of an encoder-decoder: what its decoder has written. Else it is a part of the prompt."""
+    adapters: AdapterSpans = ()
+    """From which token of the sequence on it runs with what."""
+
+    def then(self, tokens: Sequence[int], *, apart: bool) -> Context:
+        """With more tokens; ``apart`` as part of the answer."""
+        if apart:
+            return dataclasses.replace(self, answer=(*self.answer, *tokens))
+        return dataclasses.replace(self, prompt=(*self.prompt, *tokens))
 
 
 class Steps:
@@ -46,6 +66,8 @@ class Steps:
         self, model: Model, options: SearchOptions, ends: frozenset[int], guidance: Guidance | None = None
     ) -> None:
         self._engine = model.engine
+        self.source_width: int | None = 0 if model.engine.is_encoder_decoder else None
+        """Of an encoder-decoder: the columns of the source; what follows them is written by the decoder."""
         self._options = options
         self._ends = ends
         self._guidance = guidance
@@ -55,6 +77,8 @@ class Steps:
         self._first_window, self._longest_window = _WINDOWS if shares else _WINDOWS_WITHOUT_SHARING
         self._window = self._first_window
         self._running: list[_Row | None] = []
+        self._adapters: list[tuple[int, LoadedAdapter]] = []
+        """From which column on rows run with what, in order."""
 
     def next_tokens(self, rows: Rows) -> list[int | None]:
         """The next token of each row; None for rows that have ended. After an error the rows can be tried again."""
@@ -88,8 +112,35 @@ class Steps:
         self.forget()
         if self._answers is not None:
             self._answers.cut(width)
+        if self._adapters:
+            self.use_adapter(self._adapters[-1][1], width)
 
-    def logits(self, contexts: Sequence[Sequence[int]]) -> list[npt.NDArray[np.float32]]:
+    def use_adapter(self, adapter: LoadedAdapter, column: int) -> None:
+        """Runs columns from this one on with an adapter, or with the one that is in use there already."""
+        self._adapters = [(first, each) for first, each in self._adapters if first < column]
+        if not self._adapters or self._adapters[-1][1] is not adapter:
+            self._adapters.append((column, adapter))
+
+    def context(self, rows: Rows, row: int, width: int | None = None) -> Context:
+        """What the model has before the next token of a row, of its first ``width`` columns; None is all."""
+        ids = rows.real(row, width)
+        adapters = self._spans(rows, row)
+        if self.source_width is None:
+            return Context(prompt=ids, adapters=adapters)
+        source = rows.real(row, self.source_width if width is None else min(width, self.source_width))
+        return Context(prompt=source, answer=ids[len(source) :], adapters=adapters)
+
+    def _spans(self, rows: Rows, row: int) -> AdapterSpans:
+        """The adapters of a row by the places of its tokens in what the decoder runs."""
+        places: dict[int, LoadedAdapter] = {}
+        for column, adapter in self._adapters:
+            place = len(rows.real(row, column))
+            if self.source_width is not None:  # its decoder begins with a token of its own
+                place = min(column, 1) + max(0, place - len(rows.real(row, self.source_width)))
+            places[place] = adapter
+        return tuple(sorted(places.items(), key=lambda item: item[0]))
+
+    def logits(self, contexts: Sequence[Context]) -> list[npt.NDArray[np.float32]]:
         """The model's own logits after each context: float32 ``[vocab]`` each."""
         hooks = [Capture() for _ in contexts]
         self._finish([(context, _capturing(hook)) for context, hook in zip(contexts, hooks, strict=True)])
@@ -119,46 +170,73 @@ class Steps:
                 ignore_eos=True,
                 logits_processors=(hook,),
             )
-            requests.append((rows.real(row), params))
+            requests.append((self.context(rows, row), params))
         if not requests:
             return tokens
         for row, result in zip(live, self._finish(requests), strict=True):
             tokens[row] = result.token_ids[0]
         return tokens
 
-    def beams(self, rows: Rows) -> list[list[list[int]]]:
-        """For each row its best beams, best first: the generated ids without the end token."""
-        new = self._options.max_length - rows.width
-        params = self._options.params(total=rows.width, new=new, seed=0)
-        results = self._finish([(rows.real(row), params) for row in range(rows.count)])
-        return [[self._without_end(choice.token_ids) for choice in result.choices] for result in results]
+    def beams(self, rows: Rows) -> tuple[list[list[list[int]]], int]:
+        """For each row its returned beams, best first, as generated ids; and how many steps the search takes."""
+        params = self._options.params(total=rows.width, new=self._options.max_length - rows.width, seed=0)
+        counts = [CountSteps() for _ in range(rows.count)]
+        found = self._beams(rows, [dataclasses.replace(params, logits_processors=(count,)) for count in counts])
+        return found, max(count.steps for count in counts)
+
+    def beams_after(self, rows: Rows, steps: int) -> list[list[list[int]]]:
+        """For each row all of its beams after so many steps of the search, best first, as generated ids."""
+        params = self._options.params(total=rows.width, new=steps, seed=0)
+        return self._beams(rows, [dataclasses.replace(params, n=self._options.num_beams)] * rows.count)
+
+    def _beams(self, rows: Rows, params: Sequence[SamplingParams]) -> list[list[list[int]]]:
+        results = self._finish([(self.context(rows, row), own) for row, own in enumerate(params)])
+        return [[list(choice.token_ids) for choice in result.choices] for result in results]
+
+    def without_end(self, ids: Sequence[int]) -> list[int]:
+        """The ids without the end token, if they have one."""
+        return list(ids[:-1]) if ids and ids[-1] in self._ends else list(ids)
 
     def _start(self, rows: Rows) -> None:
         rest = self._options.max_length - rows.width
         new = rest if self._guidance is not None else min(self._window, rest)
         self._window = min(self._window * 2, self._longest_window)
         self._running = [None] * rows.count
+        requests: dict[int, tuple[Context, SamplingParams, RequestOptions]] = {}
+        # A grammar may end a row where the model wrote no end.
+        end = None if self._guidance is None else min(self._ends, default=None)
         for row in range(rows.count):
             if rows.has_ended(row):
                 continue
-            params = self._options.params(total=rows.width, new=new, seed=self._seed_of(row, rows.width))
-            if self._guidance is None or self._answers is None:
-                self._running[row] = _Row(self._engine.submit(rows.real(row), params))
+            options: RequestOptions | None = _PLAIN
+            if self._guidance is not None and self._answers is not None:
+                written, is_whole = self._answers.go_on(rows, row)
+                options = None if is_whole else constrained(self._guidance, written)
+            if options is None:
+                self._running[row] = _Row(None, end=end)
                 continue
-            # A grammar may end a row where the model wrote no end.
-            end = min(self._ends, default=None)
-            written, is_whole = self._answers.go_on(rows, row)
-            generation = None
-            if not is_whole:
-                generation = self._engine.submit(rows.real(row), params, constrained(self._guidance, written))
+            params = self._options.params(total=rows.width, new=new, seed=self._seed_of(row, rows.width))
+            requests[row] = (self.context(rows, row), params, options)
+        for row, generation in zip(requests, self._submit(list(requests.values())), strict=True):
             self._running[row] = _Row(generation, end=end)
 
-    def _finish(self, requests: Sequence[tuple[Sequence[int], SamplingParams]]) -> list[Result]:
+    def _submit(self, requests: Sequence[tuple[Context, SamplingParams, RequestOptions]]) -> list[Generation]:
+        """Starts requests together, so that their rows go through the graph side by side."""
+        return self._engine.submit_all(
+            [
+                (
+                    context.prompt,
+                    params,
+                    dataclasses.replace(options, answer_prefix=context.answer, adapters=context.adapters),
+                )
+                for context, params, options in requests
+            ]
+        )
+
+    def _finish(self, requests: Sequence[tuple[Context, SamplingParams]]) -> list[Result]:
         """Runs requests together."""
-        started: list[Generation] = []
+        started = self._submit([(context, params, _PLAIN) for context, params in requests])
         try:
-            for ids, params in requests:
-                started.append(self._engine.submit(ids, params))
             return [generation.result() for generation in started]
         finally:
             for generation in started:
@@ -168,9 +246,6 @@ class Steps:
         """Another one for each row and place, so that no two draws use the same random number."""
         text = f"{self._seed} {row} {width}".encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
-
-    def _without_end(self, ids: Sequence[int]) -> list[int]:
-        return list(ids[:-1]) if ids and ids[-1] in self._ends else list(ids)
 
 
 class _Row:

@@ -7,7 +7,6 @@ from typing import NoReturn
 from onnx_genai.errors import UnsupportedError
 
 __all__ = [
-    "Adapters",
     "Audios",
     "Engine",
     "Images",
@@ -21,13 +20,6 @@ __all__ = [
 def refuse(what: str, reason: str) -> NoReturn:
     """Raises the error of a part that this version does not have."""
     raise UnsupportedError(f"{what} is not available in onnx_genai.compat: {reason}")
-
-
-class Adapters:
-    """LoRA adapters. Raises ``UnsupportedError``: models run without adapters."""
-
-    def __init__(self, model: object) -> None:
-        refuse("Adapters", "models run without LoRA adapters; merge the adapter into the model when you export it")
 
 
 class Images:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onnx_genai.engine.adapters import AdapterSet, AdapterSpans, LoadedAdapter
 from onnx_genai.engine.async_generation import AsyncGeneration
 from onnx_genai.engine.chunks import TokenTable
 from onnx_genai.engine.encoder_engine import (
@@ -13,12 +14,14 @@ from onnx_genai.engine.encoder_engine import (
     task_of,
 )
 from onnx_genai.engine.generation import Generation
+from onnx_genai.engine.grammars import llguidance_interface
 from onnx_genai.engine.identity import KvIdentity
 from onnx_genai.engine.inspection import describe_graph
 from onnx_genai.engine.limits import MemoryLimit, parse_memory_limit
 from onnx_genai.engine.memory import KvMemory, plan_memory
 from onnx_genai.engine.memory_use import MemoryUse
 from onnx_genai.engine.model_engine import ModelEngine, PromptIds, prompt_array
+from onnx_genai.engine.ngram_proposer import NgramProposer
 from onnx_genai.engine.options import EngineOptions
 from onnx_genai.engine.params import RequestOptions
 from onnx_genai.engine.profile import Profile, Verbosity
@@ -28,6 +31,8 @@ from onnx_genai.engine.runtime import OrtLibrary, find_ort_library
 from onnx_genai.engine.system import SystemFacts, system_facts
 
 __all__ = [
+    "AdapterSet",
+    "AdapterSpans",
     "AsyncGeneration",
     "EncoderEngine",
     "EncoderOptions",
@@ -36,9 +41,11 @@ __all__ = [
     "Generation",
     "KvIdentity",
     "KvMemory",
+    "LoadedAdapter",
     "MemoryLimit",
     "MemoryUse",
     "ModelEngine",
+    "NgramProposer",
     "OrtLibrary",
     "Profile",
     "PromptIds",
@@ -51,6 +58,7 @@ __all__ = [
     "describe_encoder",
     "describe_graph",
     "find_ort_library",
+    "llguidance_interface",
     "parse_memory_limit",
     "parse_providers",
     "plan_memory",

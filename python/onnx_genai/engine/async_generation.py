@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
+import time
 
 from onnx_genai.engine.chunks import TokenTable, join_chunks, to_chunk
 from onnx_genai.engine.event_reader import EventReader, Inbox
@@ -10,6 +11,8 @@ from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.types import Chunk, Result, SamplingParams
 
 __all__ = ["AsyncGeneration"]
+
+_TURN_SECONDS = 0.002
 
 
 class AsyncGeneration:
@@ -27,9 +30,7 @@ class AsyncGeneration:
         self._request = request
         self._params = params
         self._table = table
-        self._chunks: deque[Chunk] = deque()
         self._done = False
-        self._error: Exception | None = None
 
     @property
     def request_id(self) -> int:
@@ -45,12 +46,13 @@ class AsyncGeneration:
         Raises:
             GenAIError: The request failed; what came before is valid.
         """
-        while not self._chunks:
-            if self._error is not None:
-                error, self._error = self._error, None
-                raise error
-            if self._done:
-                raise StopAsyncIteration
+        while not self._done:
+            event = self._inbox.pop()
+            if event is not None:
+                self._done = event.last
+                if event.error is not None:
+                    raise event.error
+                return to_chunk(event, self._params, self._table)
             try:
                 await self._inbox.wait()
             except InvalidArgumentError:  # a mistake of the second reader, which must not end the first one's stream
@@ -58,20 +60,23 @@ class AsyncGeneration:
             except BaseException:
                 self.close()
                 raise
-            self._take()
-        return self._chunks.popleft()
-
-    def _take(self) -> None:
-        for event in self._inbox.take():
-            self._done = self._done or event.last
-            if event.error is not None:
-                self._error = event.error
-                return
-            self._chunks.append(to_chunk(event, self._params, self._table))
+        raise StopAsyncIteration
 
     async def result(self) -> Result:
         """Waits for the end and returns everything that was not yet taken by iterating."""
-        return join_chunks([chunk async for chunk in self], self._params)
+        chunks = []
+        turn_began = time.perf_counter()
+        async for chunk in self:
+            chunks.append(chunk)
+            if time.perf_counter() - turn_began > _TURN_SECONDS:
+                # Nothing is waited for when all is there already; other tasks must have their turn nevertheless.
+                try:
+                    await asyncio.sleep(0)
+                except BaseException:
+                    self.close()
+                    raise
+                turn_began = time.perf_counter()
+        return join_chunks(chunks, self._params)
 
     def close(self) -> None:
         """Ends the request and forgets what was not yet taken."""
@@ -79,7 +84,7 @@ class AsyncGeneration:
             self._done = True
             self._reader.forget(self._request)
             self._inbox.wake()
-        self._chunks.clear()
+        self._inbox.clear()
 
     async def aclose(self) -> None:
         """:meth:`close`, under the name that ``contextlib.aclosing`` calls."""

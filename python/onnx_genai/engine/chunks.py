@@ -98,6 +98,4 @@ def _logprobs(event: _core.Event, table: TokenTable) -> tuple[TokenLogprob, ...]
 
 def _token_logprob(table: TokenTable, token: int, logprob: float, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
     raw = table.bytes[token] if token < len(table.bytes) else b""
-    return TokenLogprob(
-        token_id=token, token=raw.decode("utf-8", errors="replace"), token_bytes=raw, logprob=logprob, top=top
-    )
+    return TokenLogprob(token, raw.decode("utf-8", errors="replace"), raw, logprob, top)

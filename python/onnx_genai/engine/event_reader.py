@@ -37,11 +37,13 @@ class Inbox:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def take(self) -> list[_core.Event]:
-        """What is there now."""
-        events = list(self._events)
+    def pop(self) -> _core.Event | None:
+        """The oldest of what is there, or None."""
+        return self._events.popleft() if self._events else None
+
+    def clear(self) -> None:
+        """Forgets what is there."""
         self._events.clear()
-        return events
 
     def wake(self) -> None:
         """Lets :meth:`wait` return without an event. Callable from any thread."""

@@ -32,14 +32,21 @@ class KvIdentity:
     block_size: int
     layers: tuple[tuple[int, int, int], ...]
     """(KV heads, key size, value size) of each layer."""
+    adapter: str = ""
+    """SHA-256 of the adapter that the tokens ran with; empty without one."""
 
     def differences(self, other: Mapping[str, object]) -> tuple[str, ...]:
         """Names of the fields in which ``other``, as :meth:`as_dict` gave it, is not equal."""
-        return tuple(name for name, value in self.as_dict().items() if other.get(name) != value)
+        own = self.as_dict()
+        names = {**own, "adapter": ""} if "adapter" in other else own
+        return tuple(name for name in names if other.get(name) != own.get(name))
 
     def as_dict(self) -> dict[str, object]:
-        """JSON values."""
-        return {**asdict(self), "layers": [list(layer) for layer in self.layers]}
+        """JSON values; without ``adapter`` if there is none."""
+        values = {**asdict(self), "layers": [list(layer) for layer in self.layers]}
+        if not self.adapter:
+            del values["adapter"]
+        return values
 
 
 def kv_identity(contract: GraphContract, *, decoder: str) -> KvIdentity:

@@ -17,20 +17,23 @@ import numpy as np
 import numpy.typing as npt
 
 from onnx_genai import _core, graph
+from onnx_genai.engine.adapters import AdapterSet, AdapterSpans
 from onnx_genai.engine.async_generation import AsyncGeneration
 from onnx_genai.engine.chunks import TokenTable
 from onnx_genai.engine.event_reader import EventReader, Inbox, stop_readers
 from onnx_genai.engine.generation import Generation
-from onnx_genai.engine.grammars import GrammarCompiler, GrammarSource
+from onnx_genai.engine.grammars import GrammarCompiler, GrammarSource, llguidance_interface
 from onnx_genai.engine.identity import FileStamp, KvIdentity, file_stamps, kv_identity
 from onnx_genai.engine.memory import KvMemory, plan_memory
 from onnx_genai.engine.memory_use import MemoryUse, measure_memory
 from onnx_genai.engine.options import EngineOptions
+from onnx_genai.engine.packed import packed_files
 from onnx_genai.engine.params import RequestOptions, to_core_params
 from onnx_genai.engine.profile import Verbosity, check_verbosity
 from onnx_genai.engine.providers import ChosenProviders, load_with, usable_providers
 from onnx_genai.engine.recording import MAX_EVENTS, Recording
 from onnx_genai.engine.runtime import OrtLibrary, find_ort_library
+from onnx_genai.engine.source import SourceText
 from onnx_genai.engine.spec import to_core_spec
 from onnx_genai.errors import (
     AbortedError,
@@ -94,7 +97,18 @@ class ModelEngine:
         self._is_starting_recording = False  # guarded by _recording_lock, which is held for this alone
         self._recording_lock = threading.Lock()
         self._contract = contract
+        self.adapters = self.new_adapter_set()
+        """LoRA adapters that requests may run with."""
         self._reader = EventReader(core)
+        self._source = None
+        if package.encoder is not None:
+            self._source = SourceText.of(
+                contract,
+                package.encoder,
+                pad=package.pad_token_id,
+                limit=core.context_limit,
+                limit_source=core.context_source,
+            )
         self.package = package
         self.ort_library = library
         self.description: Mapping[str, object] = graph.describe(contract)
@@ -141,12 +155,19 @@ class ModelEngine:
 
         (core, contract, stamps), providers = load_with(chosen, load, strict=options.ep_strict)
         _log.info("%s: execution provider %s", contract.model_path.parent.name, providers.effective)
+        if packed := core.info()["packed_weights"]:
+            _log.debug("%s: weights %s", contract.model_path.parent.name, packed)
         return cls(core, package, table, library, contract, core_table, tokenize, stamps)
 
     @property
     def context_limit(self) -> int | None:
         """Tokens that prompt and output may have together, or None if nothing limits them."""
         return self._core.context_limit or None
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """A prompt is then a source that an encoder reads, and the answer stands alone."""
+        return self._source is not None
 
     @property
     def context_source(self) -> str:
@@ -159,6 +180,7 @@ class ModelEngine:
 
     def info(self) -> dict[str, object]:
         """Facts about the loaded model: decoder, backend, execution provider, threads, vocabulary, KV bytes a token."""
+        compiler = self._compiler
         return {
             **self._core.info(),
             "backend": self._contract.products.backend,
@@ -167,6 +189,7 @@ class ModelEngine:
             "ort_path": str(self.ort_library.path),
             "context_limit": self.context_limit,
             "context_source": self.context_source,
+            "llguidance": llguidance_interface() if compiler is None else compiler.interface,
         }
 
     def metrics(self) -> dict[str, float]:
@@ -213,12 +236,24 @@ class ModelEngine:
 
         Raises:
             InvalidArgumentError: Empty prompt, ids out of range, parameters that do not fit the vocabulary.
-            ContextOverflowError: The prompt leaves no room for an answer in the context window or the memory for KV.
+            ContextOverflowError: The prompt leaves no room for an answer in the context window or the memory for KV, or
+                the source of an encoder-decoder is longer than the model takes.
             QueueFullError: ``max_queue`` requests are open.
             AbortedError: The model is closed, or the process was forked.
         """
-        request = self._prepared(prompt, params, options, _core.Delivery.own)()
+        request = self._core.submit(self._request(prompt, params, options), _core.Delivery.own)
         return Generation(self._core, request, params, self._table)
+
+    def submit_all(
+        self, requests: Sequence[tuple[PromptIds, SamplingParams, RequestOptions | None]]
+    ) -> list[Generation]:
+        """:meth:`submit` for several requests, all or none; they start in the same step if there is room."""
+        made = [self._request(*each) for each in requests]
+        numbers = self._core.submit_all(made, _core.Delivery.own)
+        return [
+            Generation(self._core, number, params, self._table)
+            for number, (_, params, _) in zip(numbers, requests, strict=True)
+        ]
 
     def submit_async(
         self,
@@ -231,13 +266,12 @@ class ModelEngine:
         """:meth:`submit` for the running event loop; with ``until_end`` all pieces come with the last one."""
         delivery = _core.Delivery.shared_at_end if until_end else _core.Delivery.shared
         inbox = Inbox()
-        request = self._reader.submit(inbox, self._prepared(prompt, params, options, delivery))
+        made = self._request(prompt, params, options)
+        request = self._reader.submit(inbox, partial(self._core.submit, made, delivery))
         return AsyncGeneration(self._reader, inbox, request, params, self._table)
 
-    def _prepared(
-        self, prompt: PromptIds, params: SamplingParams, options: RequestOptions | None, delivery: _core.Delivery
-    ) -> Callable[[], int]:
-        """Converts and checks; what is returned submits, without further work."""
+    def _request(self, prompt: PromptIds, params: SamplingParams, options: RequestOptions | None) -> _core.Request:
+        """Converts and checks."""
         if self._core.closed:  # told with the GIL held: a daemon thread may try again while the interpreter ends
             raise AbortedError("the engine is closed; open the model again to generate")
         began = time.perf_counter()
@@ -246,17 +280,24 @@ class ModelEngine:
         if options.grammar is not None:
             grammar = self._begun_grammar(options.grammar, options.grammar_prefix)
         options = options.left(began)
-        return partial(
-            self._core.submit,
-            prompt_array(prompt),
-            to_core_params(params, self.package.generation),
-            list(params.logits_processors),
-            params.sampler,
+        core_params = to_core_params(params, self.package.generation)
+        core_params.accept_equal_logits = options.accept_equal_logits
+        ids, source = prompt_array(prompt), None
+        if self._source is not None:
+            ids, source = self._source.prompt(options.answer_prefix), self._source.tensors(ids)
+        elif len(options.answer_prefix):
+            raise InvalidArgumentError("answer_prefix is for encoder-decoders; let the prompt end with these tokens")
+        return _core.Request(
+            prompt=ids,
+            params=core_params,
+            logits_processors=list(params.logits_processors),
+            sampler=params.sampler,
             priority=int(options.priority),
             timeout=None if options.timeout is None else float(options.timeout),
             cache_salt=options.cache_salt,
-            delivery=delivery,
             grammar=grammar,
+            encoder_inputs=source,
+            adapters=_core_spans(options.adapters),
         )
 
     def _begun_grammar(self, grammar: GrammarSource, written: Sequence[int]) -> _core.Grammar:
@@ -280,6 +321,10 @@ class ModelEngine:
                 )
             compiler = self._compiler
         return compiler.compile(grammar)
+
+    def new_adapter_set(self) -> AdapterSet:
+        """An empty set of adapters of this model, with names of its own."""
+        return AdapterSet(self._core.load_adapter)
 
     def preempt(self, generation: Generation | AsyncGeneration) -> bool:
         """Takes the KV of a running request back, as if memory were short; False if it does not run. For tests."""
@@ -307,13 +352,21 @@ class ModelEngine:
                 "told whether saved KV fits it; put the file back, or load the model again"
             ) from error
 
-    def export_kv(self, tokens: PromptIds, cache_salt: str = "") -> tuple[int, npt.NDArray[np.uint8]]:
+    def export_kv(
+        self, tokens: PromptIds, cache_salt: str = "", adapters: AdapterSpans = ()
+    ) -> tuple[int, npt.NDArray[np.uint8]]:
         """Returns the KV of the longest cached prefix, in full blocks: how many tokens that is, and the bytes."""
-        return self._core.export_kv(prompt_array(tokens), cache_salt)
+        return self._core.export_kv(prompt_array(tokens), cache_salt, _core_spans(adapters))
 
-    def import_kv(self, tokens: PromptIds, data: npt.NDArray[np.uint8], cache_salt: str = "") -> int:
+    def import_kv(
+        self,
+        tokens: PromptIds,
+        data: npt.NDArray[np.uint8],
+        cache_salt: str = "",
+        adapters: AdapterSpans = (),
+    ) -> int:
         """Puts exported KV of the first tokens into the cache as far as there is room; returns the tokens it holds."""
-        return self._core.import_kv(prompt_array(tokens), cache_salt, data)
+        return self._core.import_kv(prompt_array(tokens), cache_salt, data, _core_spans(adapters))
 
     def clear_prefix_cache(self) -> None:
         """Drops all KV that no running request holds."""
@@ -361,6 +414,10 @@ def prompt_array(prompt: PromptIds) -> npt.NDArray[np.int64]:
         if not 0 <= token < 2**31:
             raise InvalidArgumentError(f"prompt token {index} has id {token}; allowed: ids of the vocabulary")
     return np.asarray(prompt, dtype=np.int64)
+
+
+def _core_spans(adapters: AdapterSpans) -> list[tuple[int, _core.Adapter]]:
+    return [(first, adapter.core) for first, adapter in adapters]
 
 
 def _resolved(
@@ -416,6 +473,7 @@ def _open_core(
         context_bytes=_kv_bytes_per_token(contract) * contract.context_limit,
         available_bytes=_core.available_host_memory_bytes(),
     )
+    packed_folder, packed_bytes = packed_files(options.packed_limit)
     runner = _core.RunnerOptions(
         ort_library=str(library.path),
         intra_op_threads=options.threads or package.session_options.intra_op_num_threads or 0,
@@ -428,6 +486,8 @@ def _open_core(
             cold_bytes=memory.cold_bytes,
             cold_folder="" if memory.cold_folder is None else str(memory.cold_folder),
         ),
+        packed_folder="" if packed_folder is None else str(packed_folder),
+        packed_bytes=packed_bytes,
     )
     return _core.Engine(to_core_spec(contract), runner, _engine_options(package, options, contract, memory), table)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast, get_args
 
-from onnx_genai.engine.limits import parse_memory_limit
+from onnx_genai.engine.limits import MemoryLimit, parse_memory_limit
 from onnx_genai.engine.providers import Provider, parse_providers
 from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.types import Backend, Decoder, KvDtype, MemorySize
@@ -16,6 +16,7 @@ from onnx_genai.types import Backend, Decoder, KvDtype, MemorySize
 __all__ = ["EngineOptions"]
 
 BACKEND_VARIABLE = "ONNX_GENAI_BACKEND"
+PACKED_VARIABLE = "ONNX_GENAI_PACKED_CACHE"
 MAX_THREADS = 1024
 """Far above any CPU; each thread is started when the model is loaded."""
 MAX_NUM_SEQS = 2**31 - 1
@@ -52,6 +53,9 @@ class EngineOptions:
     """Bytes of the cold tier; None or 0 is off, a fraction refers to the free space of ``disk_folder``."""
     disk_folder: str | Path | None = None
     """Where the cold tier's file lies; None is a folder of this user below the system's folder for temporary files."""
+    packed_cache: MemorySize = "auto"
+    """Bytes that files of packed weights may have in the cache folder, which later loads and other processes map; 0
+    makes none, a fraction refers to the free space; ``auto`` is what ``ONNX_GENAI_PACKED_CACHE`` says, else 16 GiB."""
     max_num_seqs: int = 64
     """Sequences that run at once; more wait."""
     max_num_batched_tokens: int = 2048
@@ -82,6 +86,7 @@ class EngineOptions:
         # The limit that is not used on this provider must be right as well.
         parse_memory_limit(self.vram_limit, name="vram_limit")
         parse_memory_limit(self.host_ram_limit, name="host_ram_limit")
+        _ = self.packed_limit
         self._check_disk()
 
     @property
@@ -93,6 +98,14 @@ class EngineOptions:
     def providers(self) -> tuple[Provider, ...]:
         """What ``ep`` lists, without ``cpu``."""
         return parse_providers(self.ep, self.ep_options)
+
+    @property
+    def packed_limit(self) -> MemoryLimit:
+        """``packed_cache`` with the environment taken into account."""
+        limit = parse_memory_limit(self.packed_cache, name="packed_cache")
+        if limit != MemoryLimit():
+            return limit
+        return parse_memory_limit(os.environ.get(PACKED_VARIABLE) or "auto", name=PACKED_VARIABLE)
 
     def graph_backend(self, *, on_cpu: bool) -> Backend:
         """``backend`` with the environment taken into account, where the model runs on the CPU or elsewhere.

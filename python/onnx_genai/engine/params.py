@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnx_genai import _core
+from onnx_genai.engine.adapters import AdapterSpans
 from onnx_genai.engine.grammars import GrammarSource
 from onnx_genai.errors import DeadlineError, InvalidArgumentError
 from onnx_genai.package import GenerationDefaults
@@ -82,8 +83,14 @@ class RequestOptions:
     """Only requests with the same salt share cached KV, and can tell by their speed what others have asked."""
     grammar: GrammarSource | None = None
     """What every answer must look like."""
+    adapters: AdapterSpans = ()
+    """With which LoRA adapters it runs; see :class:`~onnx_genai.engine.adapters.AdapterSet`."""
     grammar_prefix: Sequence[int] = ()
     """Ids of the grammar that the prompt ends with: answers go on with it behind them."""
+    answer_prefix: Sequence[int] = ()
+    """Of an encoder-decoder: ids that the answer begins with; it goes on behind them."""
+    accept_equal_logits: bool = False
+    """Logits that are all equal are no fault of the model: the most likely token is then the first one."""
 
     def __post_init__(self) -> None:
         if isinstance(self.priority, bool) or not isinstance(self.priority, (int, np.integer)):

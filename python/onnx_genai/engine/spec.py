@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnx_genai import _core
-from onnx_genai.graph import OPTIONAL_PORTS, ConstantInput, GraphContract, InputPort, KvPair, PagedLayer
+from onnx_genai.graph import OPTIONAL_PORTS, ConstantInput, CrossInput, GraphContract, InputPort, KvPair, PagedLayer
 
 __all__ = ["to_core_pair", "to_core_port", "to_core_spec"]
 
@@ -20,9 +20,20 @@ def to_core_spec(contract: GraphContract) -> _core.ModelSpec:
         port: InputPort | None = getattr(contract, name)
         setattr(spec, name, None if port is None else to_core_port(port))
     spec.constants = [_constant(constant) for constant in contract.constants]
+    spec.adapter_inputs = [
+        _core.AdapterInput(name=each.name, has_default=each.has_default) for each in contract.adapter_inputs
+    ]
     spec.kv = [to_core_pair(pair) for pair in contract.kv]
+    if contract.encoder is not None:
+        spec.encoder = _core.EncoderGraph(
+            model_path=str(contract.encoder.model_path), inputs=[port.name for port in contract.encoder.inputs]
+        )
+    spec.cross = [_cross(cross) for cross in contract.cross]
+    spec.states = [to_core_pair(pair) for pair in contract.states]
     spec.paged_layers = [_layer(layer) for layer in contract.paged_layers]
     spec.block_size = contract.block_size
+    spec.num_blocks = contract.num_blocks
+    spec.logits_of_rows = contract.logits_of_rows
     spec.logits = contract.logits
     spec.logits_dtype = _core.DType[contract.logits_dtype.value]
     spec.last_logits_only = contract.last_logits_only
@@ -57,6 +68,16 @@ def to_core_pair(pair: KvPair) -> _core.KvPair:
     )
 
 
+def _cross(cross: CrossInput) -> _core.CrossInput:
+    return _core.CrossInput(
+        input=cross.input,
+        source=_core.CrossSource[cross.source],
+        name=cross.name,
+        dtype=_core.DType[cross.dtype.value],
+        dims=cross.dims,
+    )
+
+
 def _layer(layer: PagedLayer) -> _core.PagedLayer:
     return _core.PagedLayer(
         key_cache=layer.key_cache,
@@ -67,4 +88,6 @@ def _layer(layer: PagedLayer) -> _core.PagedLayer:
         kv_heads=layer.kv_heads,
         head_dim=layer.head_dim,
         value_dim=layer.value_dim,
+        key_present=layer.key_present,
+        value_present=layer.value_present,
     )

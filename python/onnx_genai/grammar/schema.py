@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -85,13 +86,21 @@ def parse_as(source: Any, text: str) -> Any:
     """Returns the object that ``text`` stands for: an instance of the type, or plain JSON values for a schema.
 
     Raises:
-        ValueError: The text is not of that form (cut off, for example).
+        ValueError: The text is not of that form (cut off, for example), or has a number that no double can hold, which
+            Python would take for an infinite one.
     """
     if isinstance(source, (Mapping, bool, str)) or source is None:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
     if hasattr(source, "model_validate_json"):
         return source.model_validate_json(text)
     return _adapter(source).validate_json(text)
+
+
+def _finite(word: str) -> float:
+    value = float(word)
+    if not math.isfinite(value):
+        raise ValueError(f"{word} is no number that a double can hold")
+    return value
 
 
 def bounded_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,8 +109,8 @@ def bounded_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     Its own ``x-guidance`` goes before both.
 
     Raises:
-        InvalidArgumentError: ``minProperties`` that cannot be enforced, or ``multipleOf`` that would take the compiler
-            too long.
+        InvalidArgumentError: ``minProperties`` or an exclusive bound that cannot be enforced, or ``multipleOf`` that
+            would take the compiler too long.
     """
     check_multiples(schema)
     escapes = _ESCAPES + "u" if _has_control_value(schema) else _ESCAPES
@@ -126,6 +135,7 @@ def _enforceable(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     _check_least(schema)
+    _check_range(schema)
     enforceable: dict[str, Any] = {}
     for key, value in schema.items():
         if key == "format" and isinstance(value, str) and value in _FREE_FORMATS:
@@ -153,6 +163,28 @@ def _check_least(schema: Mapping[str, Any]) -> None:
             f"minProperties {least} cannot be enforced for an object whose properties may have any name, as a name may "
             'be written twice; name them in properties and set "additionalProperties": false, or leave it out'
         )
+
+
+def _check_range(schema: Mapping[str, Any]) -> None:
+    """Raises for a whole number as an exclusive bound where the other bound has the same whole part: the compiler
+    takes it for an inclusive one.
+    """
+    if "type" in schema and "number" not in _kinds(schema):
+        return
+    for bound, sign, others in (
+        ("exclusiveMinimum", 1, ("maximum", "exclusiveMaximum")),
+        ("exclusiveMaximum", -1, ("minimum", "exclusiveMinimum")),
+    ):
+        value = schema.get(bound)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value % 1 != 0 or sign * value < 0:
+            continue
+        for other in others:
+            end = schema.get(other)
+            if isinstance(end, (int, float)) and not isinstance(end, bool) and 0 < sign * (end - value) < 1:
+                raise InvalidArgumentError(
+                    f"{bound} {value} with {other} {end} cannot be enforced, as both have the same whole part; "
+                    f"write {bound.replace('exclusiveM', 'm')} {value + (end - value) / 1000:g} instead"
+                )
 
 
 def _has_control_value(schema: Any, *, value: bool = False) -> bool:

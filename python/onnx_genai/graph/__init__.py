@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from onnx_genai.graph.contract import (
     OPTIONAL_PORTS,
+    AdapterInput,
     CacheStyle,
     ConstantInput,
     Coverage,
+    CrossInput,
     DType,
+    EncoderGraph,
+    EncoderPort,
     GraphContract,
     InputPort,
     KvPair,
@@ -20,10 +24,14 @@ from onnx_genai.graph.io import resolve
 
 __all__ = [
     "OPTIONAL_PORTS",
+    "AdapterInput",
     "CacheStyle",
     "ConstantInput",
     "Coverage",
+    "CrossInput",
     "DType",
+    "EncoderGraph",
+    "EncoderPort",
     "GraphContract",
     "InputPort",
     "KvPair",

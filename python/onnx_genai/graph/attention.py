@@ -16,6 +16,7 @@ from onnx_genai.graph.index import GraphIndex, attributes_of, input_of, operator
 from onnx_genai.graph.masks import judge_lengths, judge_mask, judge_positions
 from onnx_genai.graph.probe import UNKNOWN, WHOLE, Probe, Value
 from onnx_genai.graph.rotary import find_rotary
+from onnx_genai.words import counted
 
 __all__ = ["Holder", "Operand", "PagedNode", "describe_node", "find_holders", "read_attention"]
 
@@ -246,7 +247,7 @@ class _Reader:
         if len(shape) == 4:
             return shape[1], shape[3]
         if heads < 1 or shape[2] % heads:
-            raise _UncoveredError(f"has a {what} of width {shape[2]} for {heads} heads")
+            raise _UncoveredError(f"has a {what} of width {shape[2]} for {counted(heads, 'head')}")
         return heads, shape[2] // heads
 
     def scale_and_cap(self) -> dict[str, int | float]:
@@ -269,7 +270,9 @@ def _read_group_query(reader: _Reader) -> PagedNode:
     query, shape = reader.operand(reader.input(0), "query")
     key = value = None
     if len(shape) != 3 or heads < 1 or kv_heads < 1 or heads % kv_heads:
-        raise _UncoveredError(f"has a query of the shape {list(shape)} for {heads} heads and {kv_heads} KV heads")
+        raise _UncoveredError(
+            f"has a query of the shape {list(shape)} for {counted(heads, 'head')} and {counted(kv_heads, 'KV head')}"
+        )
     if reader.input(1):
         key, key_shape = reader.operand(reader.input(1), "key")
         value, value_shape = reader.operand(reader.input(2), "value")
@@ -349,7 +352,9 @@ def _read_standard(reader: _Reader) -> PagedNode:
     kv_heads, key_dim = reader.sizes(key_shape, int(given.get("kv_num_heads", 0)), "key")
     _, value_dim = reader.sizes(value_shape, kv_heads, "value")
     if key_dim != head_dim or heads % kv_heads:
-        raise _UncoveredError(f"has {heads} heads of {head_dim} for {kv_heads} KV heads of {key_dim}")
+        raise _UncoveredError(
+            f"has {counted(heads, 'head')} of {head_dim} for {counted(kv_heads, 'KV head')} of {key_dim}"
+        )
     extras, turned = {}, {}
     rotary = find_rotary(reader.probe, reader.input(0), names[0], (heads, kv_heads), head_dim)
     if rotary is not None:

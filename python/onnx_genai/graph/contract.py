@@ -9,10 +9,16 @@ from typing import Literal
 
 __all__ = [
     "OPTIONAL_PORTS",
+    "AdapterInput",
     "CacheStyle",
     "ConstantInput",
     "Coverage",
+    "CrossInput",
+    "CrossSource",
     "DType",
+    "EncoderGraph",
+    "EncoderPort",
+    "EncoderRole",
     "GraphContract",
     "InputPort",
     "KvPair",
@@ -36,6 +42,7 @@ OPTIONAL_PORTS = (
     "block_table",
     "logits_indices",
     "prompt_rows",
+    "attention_metadata",
 )
 """Fields of :class:`GraphContract` that hold an input port, or None where the graph has no such input."""
 
@@ -64,6 +71,8 @@ class CacheStyle(str, Enum):
     """Present is a new, longer tensor each step (concatenated past)."""
     NONE = "none"
     """No KV: the whole prefix runs again each step."""
+    CROSS = "cross"
+    """An encoder-decoder: the graph also reads what an encoder made of the source."""
     PAGED = "paged"
     """Rewritten to genai.runtime::PagedAttention: KV in blocks, tokens of many sequences one after another."""
 
@@ -90,6 +99,15 @@ class ConstantInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterInput:
+    """A graph input that only an adapter feeds: LoRA weights."""
+
+    name: str
+    has_default: bool
+    """The graph has a value for runs without an adapter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KvPair:
     """One past input and the present output that continues it."""
 
@@ -102,9 +120,57 @@ class KvPair:
     sequence_axis: int = 2
 
 
+CrossSource = Literal["encoder", "request", "decoder"]
+EncoderRole = Literal["input_ids", "attention_mask"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossInput:
+    """A graph input of a decoder that stays the same for all tokens of a request."""
+
+    input: str
+    source: CrossSource
+    """An output of the encoder; a tensor of the request by this input's name; an output of the decoder's first run."""
+    name: str = ""
+    """Of that output."""
+    dtype: DType
+    dims: tuple[int, ...]
+    """Of the input, [batch, ...]; -1 where symbolic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderPort:
+    """An input of an encoder."""
+
+    name: str
+    dtype: DType
+    dims: tuple[int, ...]
+    """[batch, ...]; -1 where symbolic."""
+    role: EncoderRole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderGraph:
+    """The encoder of an encoder-decoder, which runs once a request."""
+
+    model_path: Path
+    """Absolute path of the .onnx file."""
+    inputs: tuple[EncoderPort, ...]
+    external_files: tuple[Path, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Tokens that a source has, as the graph fixes them; 0 if any number will do."""
+        return max(0, *(port.dims[1] for port in self.inputs))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PagedLayer:
-    """KV of one layer of a paged graph: graph inputs that the operator reads and writes in place."""
+    """KV of one layer of a paged graph: graph inputs that the operator reads and writes in place.
+
+    With ``key_present`` the graph was exported with blocks of its own, [num_blocks, block_size, kv_heads, dim], and
+    returns them anew.
+    """
 
     key_cache: str
     """[num_blocks, kv_heads, head_dim, block_size]."""
@@ -118,6 +184,8 @@ class PagedLayer:
     kv_heads: int
     head_dim: int
     value_dim: int
+    key_present: str = ""
+    value_present: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +213,8 @@ class Products:
     """Nodes that these became: products of the same activations are one node."""
     swiglu: int = 0
     """Nodes among them that also compute silu(gate) * up."""
+    norms: int = 0
+    """Nodes among them that normalise their activations themselves."""
     biases: int = 0
     """Biases that are added in them."""
     kinds: tuple[str, ...] = ()
@@ -203,8 +273,14 @@ class GraphContract:
     nonpad_kv_seqlen: InputPort | None = None
     """Valid positions after the step, [batch]."""
     constants: tuple[ConstantInput, ...] = ()
+    adapter_inputs: tuple[AdapterInput, ...] = ()
     kv: tuple[KvPair, ...] = ()
     """By layer, key before value."""
+    encoder: EncoderGraph | None = None
+    """Cross: what makes the source of it."""
+    cross: tuple[CrossInput, ...] = ()
+    states: tuple[KvPair, ...] = ()
+    """Cross: of fixed size (recurrent), zero at first; ``sequence_axis`` is any static axis behind the batch axis."""
 
     cumulative_sequence_length: InputPort | None = None
     """Paged: int32 [num_sequences + 1], the first token of each sequence, then the end."""
@@ -216,10 +292,16 @@ class GraphContract:
     """Paged: int64 [num_rows], tokens whose logits are wanted; None if the graph returns those of all tokens."""
     prompt_rows: InputPort | None = None
     """Paged: int32 [num_tokens], 1 for tokens of prompts, 0 for generated ones; None if no operator asks."""
+    attention_metadata: InputPort | None = None
+    """Paged: int32 [3], the most new tokens of a sequence, the most positions, and the same again."""
     paged_layers: tuple[PagedLayer, ...] = ()
-    """Paged: by layer. ``kv`` is then empty, and ids and positions are int64 [1, num_tokens]."""
+    """Paged: by layer. ``kv`` is then empty, and ids and positions are [1, num_tokens] or [num_tokens]."""
     block_size: int = 0
-    """Paged: positions of a block; the graph leaves it open."""
+    """Paged: positions of a block; a rewritten graph leaves it open."""
+    num_blocks: int = 0
+    """Paged: blocks that the graph's caches have; 0 = any."""
+    logits_of_rows: bool = False
+    """Paged: the graph returns one row of logits for each sequence, [num_sequences, vocab]."""
 
     logits: str
     logits_dtype: DType
@@ -234,7 +316,7 @@ class GraphContract:
     """Where the limit comes from, for errors."""
 
     max_batch: int = 0
-    """Rows that a run may have; 0 = any. Graphs with a static batch dimension have it here."""
+    """Rows that a run has; 0 = any. Graphs with a static batch dimension have it here."""
     cache_reason: str = ""
     """Why ``cache`` is what it is, for ``show``."""
     rewrite_reason: str = ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from onnx_genai.graph.contract import OPTIONAL_PORTS, CacheStyle, GraphContract, InputPort
+from onnx_genai.graph.contract import OPTIONAL_PORTS, CacheStyle, EncoderGraph, GraphContract, InputPort
+from onnx_genai.words import counted
 
 __all__ = ["describe"]
 
@@ -14,15 +15,22 @@ _DECODERS = {
     CacheStyle.SLOT_STATIC: "slot (static cache)",
     CacheStyle.COPY: "copy (present is a new tensor each step)",
     CacheStyle.PAGED: "paged (KV in blocks, many sequences in one run)",
+    CacheStyle.CROSS: "cross (an encoder-decoder: the encoder runs once a request)",
     CacheStyle.NONE: "none (the whole text runs again each step)",
+}
+
+_SOURCES = {
+    "encoder": "the encoder's {}",
+    "request": "mask of the source",
+    "decoder": "made by the first run as {}",
 }
 
 
 def describe(contract: GraphContract) -> dict[str, Any]:
     """Returns what the graph is and how it is driven, in values that JSON can hold.
 
-    Keys: model, decoder, why, ports, kv, coverage, products, operators, logits, vocab_size, context_limit,
-    context_source, max_batch, rewrite, external_files, notes.
+    Keys: model, decoder, why, encoder (of an encoder-decoder), ports, kv, coverage, products, operators, logits,
+    vocab_size, context_limit, context_source, max_batch, rewrite, external_files, notes.
     """
     ports: dict[str, str] = {}
     for role in ("input_ids", *OPTIONAL_PORTS):
@@ -32,12 +40,23 @@ def describe(contract: GraphContract) -> dict[str, Any]:
     for constant in contract.constants:
         ports[constant.port.name] = f"always {constant.value} ({constant.port.dtype.value})"
     notes = list(contract.notes)
+    if contract.adapter_inputs:
+        needed = sum(1 for each in contract.adapter_inputs if not each.has_default)
+        more = f"; {needed} of them have no value without one" if needed else ""
+        notes.append(f"adapters can feed {counted(len(contract.adapter_inputs), 'input')}{more}")
     if contract.max_batch:
-        notes.append("the batch dimension is fixed to 1; sequences run one after another")
+        together = "one after another" if contract.max_batch == 1 else f"{contract.max_batch} at a time"
+        notes.append(f"the batch dimension is fixed to {contract.max_batch}; sequences run {together}")
+    for cross in contract.cross:
+        ports[cross.input] = f"{_SOURCES[cross.source].format(cross.name)} ({cross.dtype.value})"
+    for pair in contract.states:
+        ports[pair.past] = f"state, continued by {pair.present} ({pair.dtype.value} {list(pair.dims)})"
+    encoder = contract.encoder
     return {
         "model": str(contract.model_path),
         "decoder": _DECODERS[contract.cache],
         "why": contract.cache_reason,
+        **({} if encoder is None else {"encoder": _encoder(encoder)}),
         "ports": ports,
         "kv": _layers(contract) if contract.paged_layers else _pairs(contract),
         "coverage": {
@@ -56,6 +75,14 @@ def describe(contract: GraphContract) -> dict[str, Any]:
         "rewrite": contract.rewrite_reason,
         "external_files": [str(path) for path in contract.external_files],
         "notes": notes,
+    }
+
+
+def _encoder(encoder: EncoderGraph) -> dict[str, Any]:
+    return {
+        "model": str(encoder.model_path),
+        "ports": {port.role: f"{port.name} ({port.dtype.value})" for port in encoder.inputs},
+        "width": encoder.width or None,
     }
 
 

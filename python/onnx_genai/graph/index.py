@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import onnx
@@ -34,6 +34,8 @@ _DTYPES: dict[int, DType] = {
     onnx.TensorProto.BOOL: DType.BOOL,
 }
 
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+
 Use = tuple[onnx.NodeProto, int]
 """A node and the input index at which it reads a value; -1 when a graph inside the node reads it."""
 
@@ -48,7 +50,10 @@ class GraphIndex:
         self.graph = graph
         self.initializers = {tensor.name: tensor for tensor in graph.initializer}
         self.inputs = {value.name: value for value in graph.input if value.name not in self.initializers}
+        self.overridable = _overridable(graph, self.initializers)
+        """Inputs with a value of their own that an adapter may replace: they are no constants."""
         self.outputs = {value.name: value for value in graph.output}
+        self.values = {value.name: value for value in graph.value_info}
         self.producers: dict[str, onnx.NodeProto] = {}
         self.uses: defaultdict[str, list[Use]] = defaultdict(list)
         for node in graph.node:
@@ -72,6 +77,8 @@ class GraphIndex:
 
     def constant(self, name: str) -> onnx.TensorProto | None:
         """The tensor behind an initializer or a Constant node, or None. Its data may be a reference."""
+        if name in self.overridable:
+            return None
         tensor = self.initializers.get(name)
         if tensor is not None:
             return tensor
@@ -84,9 +91,27 @@ class GraphIndex:
 
     def is_constant(self, name: str) -> bool:
         if name in self.initializers:
-            return True
+            return name not in self.overridable
         node = self.producers.get(name)
         return node is not None and node.op_type == "Constant"
+
+
+def _overridable(
+    graph: onnx.GraphProto, initializers: Mapping[str, onnx.TensorProto]
+) -> dict[str, onnx.ValueInfoProto]:
+    """Weights that are listed among the inputs, as the places of adapters are.
+
+    Before IR version 4 all weights were, and some exporters still list them, or quantized ones: that says nothing then,
+    and those count that are empty or have a name that tells.
+    """
+    listed = {value.name: value for value in graph.input if value.name in initializers}
+    lists_all = all(tensor.name in listed for tensor in graph.initializer if len(tensor.dims) > 1)
+
+    def is_place(tensor: onnx.TensorProto) -> bool:
+        is_usual = not lists_all and tensor.data_type in _FLOATS
+        return is_usual or 0 in tensor.dims or "lora" in tensor.name.lower()
+
+    return {name: value for name, value in listed.items() if is_place(initializers[name])}
 
 
 def _captured(node: onnx.NodeProto) -> Iterator[str]:

@@ -17,8 +17,8 @@ from onnx_genai.graph.index import GraphIndex
 from onnx_genai.graph.integer_products import INT8_ACTIVATIONS, IntegerProduct, read_integer_product
 from onnx_genai.graph.paged import DOMAIN
 from onnx_genai.graph.projection import NotRecognisedError
-from onnx_genai.graph.skeleton import Skeleton, nodes_of, subgraphs_of
-from onnx_genai.graph.weights import drop_unused, keep_items, relocate
+from onnx_genai.graph.skeleton import Skeleton
+from onnx_genai.graph.weights import drop_unused, keep_items, relocate, without_unread
 
 __all__ = ["write_integer_products"]
 
@@ -153,9 +153,9 @@ def _put(
         nodes += made.get(place, [])
         if id(node) not in gone:
             nodes.append(node)
-    nodes = _without_unread(graph, nodes, feeders)
+    nodes = without_unread(graph, nodes, feeders)
     if model.ir_version < _LEAST_IR:
-        weights = {tensor.name for tensor in graph.initializer}
+        weights = {tensor.name for tensor in graph.initializer} - GraphIndex(graph).overridable.keys()
         keep_items(graph.input, [value for value in graph.input if value.name not in weights])
     keep_items(graph.node, nodes)
     known = {name for node in graph.node for name in node.output} | {tensor.name for tensor in graph.initializer}
@@ -163,20 +163,3 @@ def _put(
     if not any(entry.domain == DOMAIN for entry in model.opset_import):
         model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     model.ir_version = max(model.ir_version, _LEAST_IR)
-
-
-def _without_unread(
-    graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto], candidates: set[int]
-) -> list[onnx.NodeProto]:
-    """The nodes without those of the candidates whose results nothing reads."""
-    read = {value.name for value in graph.output}
-    kept = []
-    for node in reversed(nodes):  # readers come behind what they read
-        if id(node) in candidates and read.isdisjoint(node.output):
-            continue
-        kept.append(node)
-        read.update(node.input)
-        for inner in subgraphs_of(node):
-            read.update(name for item in nodes_of(inner) for name in item.input)
-            read.update(value.name for value in inner.output)
-    return kept[::-1]

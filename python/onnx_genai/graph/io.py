@@ -10,9 +10,12 @@ import onnx
 
 from onnx_genai.errors import InvalidArgumentError, PackageError, UnsupportedError
 from onnx_genai.graph import names
+from onnx_genai.graph.blocks import block_contract, has_blocks, with_block_count
 from onnx_genai.graph.contract import CacheStyle, DType, GraphContract, InputPort
+from onnx_genai.graph.cross import cross_contract
 from onnx_genai.graph.index import GraphIndex, dims_of, dtype_of, shape_text, symbols_of
 from onnx_genai.graph.integer_nodes import write_integer_products
+from onnx_genai.graph.join import with_embedding
 from onnx_genai.graph.kv import Cache, find_cache
 from onnx_genai.graph.last_logits import Rewrite, last_logits, mapped
 from onnx_genai.graph.limits import graph_limits
@@ -22,7 +25,7 @@ from onnx_genai.graph.ports import PortFinder
 from onnx_genai.graph.projection import logits_width
 from onnx_genai.graph.skeleton import Skeleton, load
 from onnx_genai.graph.weights import reshape_references
-from onnx_genai.package import ContextLimit, IoRoles, ModelPackage
+from onnx_genai.package import ContextLimit, IoRoles, ModelPackage, SourceEncoder
 from onnx_genai.types import Backend
 
 __all__ = ["resolve"]
@@ -39,6 +42,17 @@ _STYLE_NAMES = {
 _LOGITS_DTYPES = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 _ENCODER_OUTPUTS = ("last_hidden_state", "sentence_embedding", "token_embeddings", "pooler_output", "embeddings")
 
+
+_QUANTIZED = (
+    "MatMulNBits",
+    "MatMulBnb4",
+    "MatMulInteger",
+    "MatMulIntegerToFloat",
+    "DynamicQuantizeMatMul",
+    "QLinearMatMul",
+    "DequantizeLinear",
+)
+"""Operators that a graph with quantized weights has."""
 
 Decoder = Literal["auto", "paged", "slot", "copy"]
 KvDType = Literal["auto", "float32", "float16", "bfloat16", "int8"]
@@ -63,7 +77,8 @@ def resolve(
             weights inside the file are mapped instead of parsed. False leaves the file as it is.
         decoder: Who keeps the KV. "paged" rewrites the graph to PagedAttention, in memory; "slot" and "copy" take it
             as it is; "auto" takes the first of them that the graph allows, and no "paged" without ``last_logits``.
-        kv_dtype: Element type of the KV; "auto" for that of the graph. Others need the paged decoder.
+        kv_dtype: Element type of the KV. Others than the graph's need the paged decoder. "auto" is that of the graph,
+            but float16 where weights are quantized, the graph keeps float32 and the paged decoder runs.
         backend: Whose quantized products the graph has: "ort" leaves those of ONNX Runtime, "auto" and "native" rewrite
             to ours what can be, in memory; "native" fails if nothing can. Other than "ort" it needs ``last_logits``.
 
@@ -85,15 +100,26 @@ def resolve(
             raise InvalidArgumentError(f"{name} is {given!r}; allowed: {', '.join(known)}")
     try:
         skeleton = load(path, root=package.root)
+        if package.encoder is not None:
+            _check_cross(path, decoder, kv_dtype, backend)
+            return _cross(package, package.encoder, skeleton)
+        if package.embedding is not None:
+            skeleton = with_embedding(skeleton, package.embedding, package.root)
         problems: dict[str, str] = {}
         if last_logits and backend != "ort":
             skeleton, problems = write_integer_products(skeleton, package.session_options.config_entries)
         index = GraphIndex(skeleton.model.graph)
-        contract = _contract(package, skeleton, index)
-        if last_logits or decoder != "auto":
+        if has_blocks(index):
+            contract = with_block_count(_with_limit(block_contract(package, skeleton, index), package, index, 0))
+            _check_blocks(contract, decoder, kv_dtype)
+        else:
+            contract = _contract(package, skeleton, index)
+        if (last_logits or decoder != "auto") and contract.cache is not CacheStyle.PAGED:
             contract = _decoder(contract, package, skeleton, index, decoder, kv_dtype)
         if last_logits and contract.cache is not CacheStyle.PAGED:
             contract = _rewritten(contract, skeleton, index)
+        if skeleton.is_joined and not contract.model_bytes:
+            contract = _whole(contract, skeleton)
         if last_logits:
             contract = native_products(contract, skeleton, backend, problems)
         if contract.model_bytes and reshape_references(skeleton.model.graph):
@@ -101,6 +127,42 @@ def resolve(
         return replace(contract, operators=operator_counts(skeleton.model.graph))
     except UnicodeError as error:
         raise PackageError(f"{path}: is damaged ({error}). Download the file again.") from error
+
+
+def _cross(package: ModelPackage, part: SourceEncoder, decoder: Skeleton) -> GraphContract:
+    index = GraphIndex(decoder.model.graph)
+    contract, cache = cross_contract(package, part, decoder, index, load(part.path, root=package.root))
+    contract = _with_facts(contract, package, index, cache)
+    return replace(contract, operators=operator_counts(decoder.model.graph))
+
+
+def _check_cross(path: Path, decoder: Decoder, kv_dtype: KvDType, backend: Backend) -> None:
+    """What can be chosen for an encoder-decoder: nothing."""
+    for name, given in (("decoder", decoder), ("kv_dtype", kv_dtype)):
+        if given != "auto":
+            raise UnsupportedError(
+                f"{path}: {name} is {given!r}, but an encoder-decoder runs as its graphs are. Leave {name} at 'auto'."
+            )
+    if backend == "native":
+        raise UnsupportedError(
+            f"{path}: backend is 'native', but an encoder-decoder runs with ONNX Runtime's kernels. Leave backend at "
+            "'auto'."
+        )
+
+
+def _check_blocks(contract: GraphContract, decoder: Decoder, kv_dtype: KvDType) -> None:
+    """What can be chosen for a graph with blocks of its own: nothing."""
+    kept = contract.paged_layers[0].dtype.value
+    if decoder not in ("auto", "paged"):
+        raise UnsupportedError(
+            f"{contract.model_path}: decoder is {decoder!r}, but the graph runs as 'paged' only: "
+            f"{contract.cache_reason}. Leave decoder at 'auto'."
+        )
+    if kv_dtype not in ("auto", kept):
+        raise UnsupportedError(
+            f"{contract.model_path}: kv_dtype is {kv_dtype!r}, but the graph keeps blocks of {kept}. "
+            "Leave it at 'auto'."
+        )
 
 
 def _decoder(
@@ -114,7 +176,7 @@ def _decoder(
     """Rewrites the graph for the paged decoder if that is wanted and possible, and checks that the wish can be met."""
     wanted = None if kv_dtype == "auto" else DType(kv_dtype)
     if decoder in ("auto", "paged"):
-        found = paged(_without_capacity(contract, package, index), skeleton, index, wanted)
+        found = paged(_without_capacity(contract, package, index), skeleton, index, wanted or _auto_kv(contract, index))
         if found.cache is CacheStyle.PAGED:
             return found
         contract = replace(contract, coverage=found.coverage)
@@ -139,6 +201,12 @@ def _decoder(
             f"decoder keeps another type, and this graph does not run with it{why}. Leave kv_dtype at 'auto'."
         )
     return contract
+
+
+def _auto_kv(contract: GraphContract, index: GraphIndex) -> DType | None:
+    """float16 for float32 KV of a model whose weights are quantized: a rounding far below that of the weights."""
+    quantized = any(node.op_type in _QUANTIZED for node in index.graph.node)
+    return DType.FLOAT16 if quantized and all(pair.dtype is DType.FLOAT32 for pair in contract.kv) else None
 
 
 def _contract(package: ModelPackage, skeleton: Skeleton, index: GraphIndex) -> GraphContract:
@@ -170,6 +238,7 @@ def _contract(package: ModelPackage, skeleton: Skeleton, index: GraphIndex) -> G
     by_use = finder.lengths_by_use()
     indices = indices or by_use.get("write_indices")
     kv_length = kv_length or by_use.get("nonpad_kv_seqlen")
+    adapter_inputs = finder.adapter_inputs()
     finder.fail_foreign()
     _check_cache(cache, path, indices, kv_length, mask)
     logits = _logits(index, io, cache, package, path)
@@ -188,6 +257,7 @@ def _contract(package: ModelPackage, skeleton: Skeleton, index: GraphIndex) -> G
         write_indices=indices,
         nonpad_kv_seqlen=kv_length,
         constants=constants,
+        adapter_inputs=adapter_inputs,
         kv=cache.pairs,
         logits=logits.name,
         logits_dtype=dtype_of(logits) or DType.FLOAT32,
@@ -347,6 +417,17 @@ def _sequence_dims(index: GraphIndex, logits: str) -> list[tuple[str, int]]:
     return [(symbols_of(value)[1], dims[1])] if dims is not None and len(dims) == 3 else []
 
 
+def _whole(contract: GraphContract, skeleton: Skeleton) -> GraphContract:
+    """The contract with the joined graph, which no file holds."""
+    rewrite = mapped(skeleton, contract.rewrite_reason)
+    if not rewrite.model_bytes:
+        raise UnsupportedError(
+            f"{skeleton.path}: the weights of the decoder and of its embedding cannot be referred to from one place. "
+            "Put them on one drive, and export without large constants in functions."
+        )
+    return replace(contract, model_bytes=rewrite.model_bytes, external_folder=rewrite.folder)
+
+
 def _rewritten(contract: GraphContract, skeleton: Skeleton, index: GraphIndex) -> GraphContract:
     cut = not contract.last_logits_only
     if cut:
@@ -355,7 +436,7 @@ def _rewritten(contract: GraphContract, skeleton: Skeleton, index: GraphIndex) -
     else:
         reason = "the graph computes the logits of the last position only"
         rewrite = Rewrite(folder=skeleton.folder, reason=reason)
-    if not rewrite.model_bytes and skeleton.weights_inside >= _MAPPED_BYTES:
+    if not rewrite.model_bytes and (skeleton.is_joined or skeleton.weights_inside >= _MAPPED_BYTES):
         rewrite = mapped(skeleton, rewrite.reason)
     return replace(
         contract,

@@ -7,7 +7,7 @@ weights stay where they are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from onnx_genai.graph.index import GraphIndex, attributes_of
 from onnx_genai.graph.integer_products import INT8_ACTIVATIONS
 from onnx_genai.graph.paged import DOMAIN
 from onnx_genai.graph.product_groups import Group, Grouping, group_products
+from onnx_genai.graph.product_norms import Norm
 from onnx_genai.graph.products import Found, Kind, Product, may_have_products, read_products
 from onnx_genai.graph.projection import NotRecognisedError
 from onnx_genai.graph.skeleton import Skeleton, nodes_of
@@ -31,9 +32,12 @@ __all__ = ["native_products", "operator_counts"]
 _LEAST_IR = 4
 """First version in which weights need not be listed among the inputs."""
 _MAX_PROBLEMS = 8
+_TILE_DEPTH = 32
 _PROMPT_ROWS = "genai.prompt_rows"
 _PROMPT_ROWS_PLACES = {"MatMulNBits": 13, "PagedAttention": 17}
 """Which input of our operators says which rows are of prompts."""
+_TILES_INPUT, _NORM_WEIGHT_INPUT, _SKIP_INPUT = 14, 15, 16
+_TILES_OUTPUT, _SUM_OUTPUT = 3, 4
 
 
 def native_products(
@@ -131,6 +135,7 @@ def _report(groups: Sequence[Group], found: Found, total: int) -> Products:
         replaced=len(found.products),
         joined=len(groups),
         swiglu=sum(1 for group in groups if group.swiglu),
+        norms=sum(1 for group in groups if group.norm),
         biases=sum(1 for product in found.products if product.bias),
         kinds=tuple(f"{kind}: {count}" for kind, count in kinds.most_common()),
         problems=_summary(found.problems),
@@ -147,12 +152,14 @@ def _write(model: onnx.ModelProto, index: GraphIndex, grouping: Grouping) -> Non
     graph, groups = model.graph, grouping.groups
     made: dict[int, list[onnx.NodeProto]] = {}
     for group in groups:
-        made.setdefault(min(part.place for part in group.parts), []).append(_node(group))
-    taken = {place for group in groups for place in group.taken}
+        made.setdefault(group.place, []).append(_node(group))
+    norms = [group.norm for group in groups if group.norm]
+    taken = {place for group in groups for place in group.taken} | {norm.place for norm in norms}
     for part in _parts(groups):
         taken.update((part.place, *part.taken))
     graph.initializer.extend(grouping.tensors.values())
     constants = {name for part in _parts(groups) for name in part.constants if name}
+    constants.update(norm.weight for norm in norms)
     lifted = _lift(graph, index, constants - grouping.tensors.keys())
     nodes = []
     gone: set[str] = set()
@@ -162,11 +169,12 @@ def _write(model: onnx.ModelProto, index: GraphIndex, grouping: Grouping) -> Non
             gone.update(node.output)
         elif id(node) not in lifted:
             nodes.append(node)
-    gone -= {name for group in groups for name in group.outputs}
+    gone -= {name for group in groups for name in group.outputs} | {norm.total for norm in norms}
     values = [value for value in graph.value_info if value.name not in gone]
     # A weight that is also listed as an input could be given by the caller, and so would be no constant; before
     # version 4 all weights are listed.
     weights = constants if model.ir_version >= _LEAST_IR else index.initializers.keys() | constants
+    weights = weights - index.overridable.keys()
     inputs = [value for value in graph.input if value.name not in weights]
     for held, kept in ((graph.node, nodes), (graph.value_info, values), (graph.input, inputs)):
         keep_items(held, kept)
@@ -192,10 +200,36 @@ def _mark_prompts(graph: onnx.GraphProto, rows: InputPort | None) -> bool:
     if not marked:
         return False
     for node in (*marked, *(node for node in graph.node if _is_ours(node, "PagedAttention"))):
-        place = _PROMPT_ROWS_PLACES[node.op_type]
-        node.input.extend([""] * (place - len(node.input)) + [_PROMPT_ROWS])
+        _put(node.input, _PROMPT_ROWS_PLACES[node.op_type], _PROMPT_ROWS)
+    _hand_over(graph, marked)
     graph.input.append(helper.make_tensor_value_info(_PROMPT_ROWS, onnx.TensorProto.INT32, ["genai.tokens"]))
     return True
+
+
+def _hand_over(graph: onnx.GraphProto, marked: Sequence[onnx.NodeProto]) -> None:
+    """Lets silu(gate) * up of prompts reach the product that alone reads it in tiles, not as rows in memory."""
+    uses = Counter(name for node in nodes_of(graph) for name in node.input)
+    uses.update(output.name for output in graph.output)
+    readers = {node.input[0]: node for node in marked if not {"N_1", "norm_epsilon"} & attributes_of(node).keys()}
+    for node in marked:
+        given = attributes_of(node)
+        reader = readers.get(node.output[0])
+        if not given.get("swiglu") or reader is None or uses[node.output[0]] != 1:
+            continue
+        block = attributes_of(reader)["block_size"]
+        unit = max(_TILE_DEPTH, block)
+        if not block or given["N"] % unit:
+            continue
+        tiles = f"{node.output[0]}.tiles"
+        _put(node.output, _TILES_OUTPUT, tiles)
+        node.attribute.append(helper.make_attribute("tiles_unit", unit))
+        _put(reader.input, _TILES_INPUT, tiles)
+
+
+def _put(names: MutableSequence[str], place: int, name: str) -> None:
+    """Names an input or output of a node; those before it are left out if they have no names."""
+    names.extend([""] * (place + 1 - len(names)))
+    names[place] = name
 
 
 def _is_ours(node: onnx.NodeProto, op_type: str) -> bool:
@@ -246,4 +280,19 @@ def _node(group: Group) -> onnx.NodeProto:
         }
     if group.swiglu:
         attributes["swiglu"] = 1
-    return helper.make_node("MatMulNBits", inputs, group.outputs, domain=DOMAIN, name=first.name, **attributes)
+    node = helper.make_node("MatMulNBits", inputs, group.outputs, domain=DOMAIN, name=first.name, **attributes)
+    if group.norm:
+        _normalise(node, group.norm)
+    return node
+
+
+def _normalise(node: onnx.NodeProto, norm: Norm) -> None:
+    """Lets a node of ours normalise its activations."""
+    normalised = node.input[0]
+    node.input[0] = norm.source
+    _put(node.input, _NORM_WEIGHT_INPUT, norm.weight)
+    node.attribute.append(helper.make_attribute("norm_epsilon", norm.epsilon))
+    if norm.skip:
+        _put(node.input, _SKIP_INPUT, norm.skip)
+        _put(node.output, _SUM_OUTPUT, norm.total or f"genai.{normalised}.sum")
+        node.attribute.append(helper.make_attribute("norm_skip", 1))

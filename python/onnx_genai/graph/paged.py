@@ -172,6 +172,7 @@ class _Writer:
         self, layers: tuple[PagedLayer, ...], folder: Path, coverage: Coverage, *, rows: bool, reason: str
     ) -> GraphContract:
         contract, positions = self.contract, self._position_name
+        inputs = {value.name for value in self.skeleton.model.graph.input}
         return replace(
             contract,
             model_bytes=self.skeleton.model.SerializeToString(),
@@ -187,6 +188,7 @@ class _Writer:
             write_indices=None,
             nonpad_kv_seqlen=None,
             constants=tuple(item for item in contract.constants if item.port.name in self.plan.needs.inputs),
+            adapter_inputs=tuple(item for item in contract.adapter_inputs if item.name in inputs),
             kv=(),
             cumulative_sequence_length=_port(_CUMULATIVE, DType.INT32, 1),
             past_seqlens=_port(_PAST, DType.INT32, 1),
@@ -214,6 +216,9 @@ class _Writer:
             if constant.port.name in self.plan.needs.inputs:
                 old = self.plan.probe.index.inputs[constant.port.name]
                 self.graph.input.append(old)
+        for adapter in self.contract.adapter_inputs:
+            if adapter.name in self.plan.needs.inputs:
+                self.graph.input.append(self.plan.probe.index.inputs[adapter.name])
         self._input(_CUMULATIVE, TensorProto.INT32, ["genai.sequences_and_one"])
         self._input(_PAST, TensorProto.INT32, ["genai.sequences"])
         self._input(_TABLE, TensorProto.INT32, ["genai.sequences", "genai.max_blocks"])
@@ -385,10 +390,11 @@ class _Writer:
         return layer
 
     def _weights(self) -> None:
-        """Copies the initializers that are still read."""
+        """Copies the initializers that are still read; those that an adapter may replace stay inputs."""
         used = {name for node in self.graph.node for name in node.input}
         used.add(self.contract.logits)
         self.graph.initializer.extend(t for t in self.skeleton.model.graph.initializer if t.name in used)
+        self.graph.input.extend(v for name, v in self.plan.probe.index.overridable.items() if name in used)
         sparse = self.skeleton.model.graph.sparse_initializer
         self.graph.sparse_initializer.extend(t for t in sparse if t.values.name in used)
 

@@ -9,14 +9,23 @@ import onnx
 
 from onnx_genai.errors import PackageError, UnsupportedError
 from onnx_genai.graph import names
-from onnx_genai.graph.contract import ConstantInput, DType, InputPort
-from onnx_genai.graph.index import GraphIndex, dims_of, dtype_name, dtype_of, shape_text
+from onnx_genai.graph.contract import AdapterInput, ConstantInput, DType, InputPort
+from onnx_genai.graph.index import GraphIndex, dims_of, dtype_name, dtype_of, operator_of, shape_text, symbols_of
 
 __all__ = ["PortFinder"]
 
 _INTEGERS = (DType.INT64, DType.INT32)
 _LENGTHS = (DType.INT64, DType.INT32)
 _MASKS = (DType.INT64, DType.INT32, DType.BOOL, DType.FLOAT32, DType.FLOAT16)
+
+# Where products take weights, and what may stand before them.
+_WEIGHT_PLACES: dict[tuple[str, str], tuple[int, ...]] = {
+    ("", "Gemm"): (0, 1),
+    ("", "MatMul"): (0, 1),
+    ("com.microsoft", "FusedMatMul"): (0, 1),
+    ("com.microsoft", "MatMulNBits"): (1, 2, 3),
+}
+_PASSING = (("", "Cast"), ("", "DequantizeLinear"), ("", "Identity"), ("", "Transpose"))
 
 # Attention operators and the inputs at which they take lengths.
 _LENGTH_USES = {
@@ -141,6 +150,32 @@ class PortFinder:
                 port = self.as_port(name, "token types", dtypes=_INTEGERS, ranks=(2,))
                 found.append(ConstantInput(port=port, shape="like_ids", value=0))
         return tuple(found)
+
+    def adapter_inputs(self) -> tuple[AdapterInput, ...]:
+        """Claims the inputs that nothing but an adapter can feed: weights of products, with a value or without."""
+        found = [AdapterInput(name=name, has_default=True) for name in self.index.overridable]
+        for name, value in list(self.unclaimed.items()):
+            if names.foreign_kind(name) is None and names.parse_kv_name(name) is None and self._is_weight(name, value):
+                self.claim(name)
+                found.append(AdapterInput(name=name, has_default=False))
+        return tuple(found)
+
+    def _is_weight(self, name: str, value: onnx.ValueInfoProto) -> bool:
+        """Whether an input has the shape of weights, no size of a batch among them, and products alone read it."""
+        dims = dims_of(value)
+        if not dims or len(dims) > 3 or max(dims) < 1 or dims.count(-1) > 1:
+            return False
+        integers = [other for other in self.index.inputs.values() if dtype_of(other) in _INTEGERS]
+        if not {symbol for other in integers for symbol in symbols_of(other) if symbol}.isdisjoint(symbols_of(value)):
+            return False
+        reads = list(self.index.uses[name])
+        for node, position in reads:
+            operator = operator_of(node)
+            if operator in _PASSING and position == 0:
+                reads += self.index.uses[node.output[0]]
+            elif position not in _WEIGHT_PLACES.get(operator, ()):
+                return False
+        return bool(reads)
 
     def mask_port(self, declared: str | None) -> InputPort | None:
         return self.port(declared, names.ATTENTION_MASK, "attention mask", dtypes=_MASKS, ranks=(2,))

@@ -14,7 +14,7 @@ import onnx
 
 from onnx_genai.graph.contract import CacheStyle, DType, GraphContract, InputPort
 from onnx_genai.graph.evaluate import Array, TooLargeError, evaluate
-from onnx_genai.graph.index import GraphIndex, attributes_of, operator_of
+from onnx_genai.graph.index import GraphIndex, attributes_of, dims_of, operator_of
 from onnx_genai.graph.shapes import Shape, ShapeCase, output_shapes
 
 __all__ = ["MIXED", "UNKNOWN", "WHOLE", "Point", "Probe", "Value"]
@@ -26,6 +26,8 @@ MIXED = -2
 UNKNOWN = -3
 """The shape is not known."""
 
+_ANY_RANK = 8
+"""For the sizes of adapter weights that a graph leaves open."""
 _LONGEST = (131_072, 4099, 1031)
 """Longest past to try; the next one if a value (a square mask) becomes too large."""
 
@@ -121,6 +123,9 @@ class Probe:
 
     def _run(self) -> dict[str, Value]:
         self.values = _input_values(self._contract, self.points)
+        for adapter in self._contract.adapter_inputs:
+            value = self.index.overridable.get(adapter.name) or self.index.inputs[adapter.name]
+            self.values[adapter.name] = _weight(value, len(self.points))
         for node in self.index.graph.node:
             self._node(node)
         return self.values
@@ -350,6 +355,12 @@ def _input_values(contract: GraphContract, points: Sequence[Point]) -> dict[str,
         axis, group = _token_axis(tuple(shapes), points)
         values[pair.past] = Value(tuple(shapes), None, removed=True, axis=axis, group=group)
     return values
+
+
+def _weight(value: onnx.ValueInfoProto, count: int) -> Value:
+    """What an adapter feeds: of one shape at all points, and of unknown content."""
+    shape = tuple(_ANY_RANK if size < 0 else size for size in dims_of(value) or ())
+    return Value((shape,) * count, None, axis=WHOLE)
 
 
 def _numpy(dtype: DType) -> np.dtype[np.generic]:

@@ -1,7 +1,8 @@
 """Which products become one node: :func:`group_products`.
 
 A node of ours reads its activations once for up to three products (query, key and value; gate and up), adds their
-biases, and can multiply silu(gate) with up. Packed ones are cut into these first.
+biases, and can multiply silu(gate) with up. Packed ones are cut into these first. It can also normalise the
+activations.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from onnx_genai.graph.index import GraphIndex, attributes_of, input_of, operator_of
+from onnx_genai.graph.product_norms import Norm, read_norm
 from onnx_genai.graph.product_splits import split_product
 from onnx_genai.graph.products import Kind, Product
 
@@ -31,9 +33,17 @@ class Group:
     """Name of silu(parts[0]) * parts[1], the only output then; else empty."""
     taken: list[int] = field(default_factory=list)
     """Places of the nodes that compute ``swiglu`` of the products."""
+    norm: Norm | None = None
+    """Is done with the activations first."""
+
+    @property
+    def place(self) -> int:
+        """Index in the graph at which the node can stand."""
+        return self.norm.place if self.norm else min(part.place for part in self.parts)
 
     @property
     def outputs(self) -> list[str]:
+        """Of the products."""
         return [self.swiglu] if self.swiglu else [part.output for part in self.parts]
 
 
@@ -76,6 +86,8 @@ def group_products(index: GraphIndex, products: Sequence[Product]) -> Grouping:
             alike.setdefault(product.kind, []).append(product)
     for same in alike.values():
         found.groups += (Group(parts=same[start : start + MAX_PARTS]) for start in range(0, len(same), MAX_PARTS))
+    for group in found.groups:
+        group.norm = read_norm(index, group.parts[0].kind, {part.place for part in group.parts}, places)
     return found
 
 

@@ -75,7 +75,7 @@ def split_product(
 
 def _is_last_axis(index: GraphIndex, split: onnx.NodeProto) -> bool:
     axis = int(attributes_of(split).get("axis", 0))
-    value = next((item for item in index.graph.value_info if item.name == split.input[0]), None) if axis > 0 else None
+    value = index.values.get(split.input[0]) if axis > 0 else None
     dims = None if value is None else dims_of(value)
     return axis == -1 or (dims is not None and axis == len(dims) - 1)
 

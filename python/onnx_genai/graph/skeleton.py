@@ -53,6 +53,8 @@ class Skeleton:
     """Bytes of weights in ``path`` itself."""
     weight_bytes: int
     """Bytes of all referenced weights."""
+    is_joined: bool = False
+    """``model`` is more than what is in ``path``: another graph was put before it."""
 
 
 def load(path: Path, *, root: Path | None = None) -> Skeleton:

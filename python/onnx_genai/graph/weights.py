@@ -80,6 +80,26 @@ def drop_unused(graph: onnx.GraphProto, names: set[str]) -> None:
         keep_items(graph.node, kept)
 
 
+def without_unread(
+    graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto], candidates: set[int] | None = None
+) -> list[onnx.NodeProto]:
+    """The nodes without those (of the candidates, by ``id``, if given) whose results nothing reads.
+
+    Readers must stand behind what they read.
+    """
+    read = {value.name for value in graph.output}
+    kept = []
+    for node in reversed(nodes):
+        if (candidates is None or id(node) in candidates) and read.isdisjoint(node.output):
+            continue
+        kept.append(node)
+        read.update(node.input)
+        for inner in subgraphs_of(node):
+            read.update(name for item in nodes_of(inner) for name in item.input)
+            read.update(value.name for value in inner.output)
+    return kept[::-1]
+
+
 def keep_items(held: Any, kept: Sequence[Any]) -> None:
     """Makes ``kept``, which may be messages in it, the content of a repeated field."""
     copies = [type(item).FromString(item.SerializeToString()) for item in kept]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from onnx_genai.package.model import (
     ChatTemplateSource,
     ContextLimit,
+    EmbeddingGraph,
     GenerationDefaults,
     IoRoles,
     KvHints,
@@ -16,6 +17,7 @@ from onnx_genai.package.model import (
     PackageFormat,
     ProviderOptions,
     SessionOptions,
+    SourceEncoder,
     StaticCacheRoles,
     Variant,
 )
@@ -24,6 +26,7 @@ from onnx_genai.package.reader import read
 __all__ = [
     "ChatTemplateSource",
     "ContextLimit",
+    "EmbeddingGraph",
     "GenerationDefaults",
     "IoRoles",
     "KvHints",
@@ -32,6 +35,7 @@ __all__ = [
     "PackageFormat",
     "ProviderOptions",
     "SessionOptions",
+    "SourceEncoder",
     "StaticCacheRoles",
     "Variant",
     "read",

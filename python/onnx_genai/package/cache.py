@@ -4,6 +4,7 @@
 * ``models``: packages made of a GGUF file, by alias
 * ``gguf``: GGUF files that were asked for themselves
 * ``records``: one small JSON file for each model that is complete
+* ``packed``: weights in the order in which our kernels read them; may be deleted at any time
 * ``locks``: one file for each model that is being fetched
 * ``work``: what is not finished; may be deleted while nothing is fetched
 """
@@ -35,6 +36,7 @@ __all__ = [
     "disk_errors",
     "folder_size",
     "locked",
+    "nearest_existing",
     "records",
     "work_folder",
     "write_record",
@@ -150,6 +152,15 @@ def _try_lock(file: IO[bytes]) -> bool:
     except OSError:
         return False
     return True
+
+
+def nearest_existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists.
+
+    Raises:
+        OSError: One of them may not be looked at.
+    """
+    return next((each for each in (folder, *folder.parents) if each.exists()), folder)
 
 
 def folder_size(folder: Path) -> int:

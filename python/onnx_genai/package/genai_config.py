@@ -18,6 +18,7 @@ from onnx_genai.package.model import (
     KvNameTemplates,
     ProviderOptions,
     SessionOptions,
+    SourceEncoder,
 )
 
 __all__ = ["FILE_NAME", "GenaiConfig", "load"]
@@ -67,6 +68,10 @@ class GenaiConfig:
     model_type: str | None
     model_file: str | None
     """``model.decoder.filename``; None means the only graph of the folder."""
+    embedding: composite.EmbeddingPart | None
+    """``model.embedding``, if there is one."""
+    encoder: SourceEncoder | None
+    """``model.encoder``, if there is one; its path is not yet resolved."""
     tokenizer_dir: str | None
     io: IoRoles
     kv: KvHints
@@ -77,6 +82,8 @@ class GenaiConfig:
     pad_token_id: int | None
     generation: GenerationDefaults | None
     session_options: SessionOptions
+    speculator_source: str
+    """As in :class:`ModelPackage`."""
     warnings: tuple[str, ...]
 
 
@@ -107,6 +114,8 @@ def load(folder: PackageFolder, path: Path) -> GenaiConfig:
         path=path,
         model_type=model.text("type"),
         model_file=decoder.text("filename"),
+        embedding=_embedding(model, decoder),
+        encoder=_encoder(model, decoder, eos),
         tokenizer_dir=model.text("tokenizer_dir"),
         io=_io_roles(decoder, path, warnings),
         kv=_kv_hints(decoder, search, path, warnings),
@@ -117,14 +126,73 @@ def load(folder: PackageFolder, path: Path) -> GenaiConfig:
         pad_token_id=pad,
         generation=generation,
         session_options=_session_options(decoder.sub("session_options"), warnings),
+        speculator_source=_speculator(top, model, path),
         warnings=(),
     )
-    if model.has("draft") or model.has("mtp") or top.has("speculative"):
+    if config.embedding is not None and config.embedding.others:
+        others = ", ".join(config.embedding.others)
+        warnings.append(f"{path}: this version gives the model text alone; not used: {others}")
+    if config.speculator_source:
         warnings.append(f"{path}: speculative decoding is described but not used")
     warnings.extend(decoder.unknown(_DECODER_KNOWN))
     warnings.extend(model.unknown(_MODEL_KNOWN))
     warnings.extend(top.unknown(_TOP_KNOWN))
     return replace(config, warnings=tuple(warnings))
+
+
+def _speculator(top: Fields, model: Fields, path: Path) -> str:
+    keys = [f"model.{key}" for key in ("draft", "mtp") if model.has(key)]
+    keys += ["speculative"] if top.has("speculative") else []
+    return f"{path.name} {keys[0]}" if keys else ""
+
+
+def _embedding(model: Fields, decoder: Fields) -> composite.EmbeddingPart | None:
+    block = model.sub("embedding")
+    if block is None:
+        return None
+    file = block.text("filename")
+    if file is None:
+        raise PackageError(f"{block.where('filename')} is missing; expected the file that makes embeddings")
+    inputs, outputs, taken = block.sub("inputs"), block.sub("outputs"), decoder.sub("inputs")
+    return composite.EmbeddingPart(
+        file=file,
+        input_ids=inputs.text("input_ids") if inputs is not None else None,
+        output=outputs.text("inputs_embeds") if outputs is not None else None,
+        decoder_input=(taken.text("inputs_embeds") if taken is not None else None) or "inputs_embeds",
+        others=tuple(name for name in ("vision", "speech") if model.has(name)),
+    )
+
+
+def _encoder(model: Fields, decoder: Fields, eos: tuple[int, ...]) -> SourceEncoder | None:
+    """Of an encoder-decoder. Tokenizers of this format leave the end of a source to the runtime."""
+    block = model.sub("encoder")
+    if block is None:
+        return None
+    file = block.text("filename")
+    if file is None:
+        raise PackageError(f"{block.where('filename')} is missing; expected the file of the encoder")
+    inputs, outputs = block.sub("inputs"), block.sub("outputs")
+    taken, given = decoder.sub("inputs"), decoder.sub("outputs")
+    starts = (model.one_id(key) for key in ("decoder_start_token_id", "bos_token_id", "pad_token_id"))
+    start = next((token for token in starts if token is not None), None)
+    if start is None:
+        raise PackageError(f"{model.where('decoder_start_token_id')} is missing; expected what the decoder begins with")
+
+    def name(fields: Fields | None, key: str) -> str | None:
+        return fields.text(key) if fields is not None else None
+
+    past, present = name(taken, "rnn_states_prev"), name(given, "rnn_states")
+    return SourceEncoder(
+        path=Path(file),
+        start_token_id=start,
+        end_token_id=eos[0] if eos else None,
+        input_ids=name(inputs, "input_ids"),
+        attention_mask=name(inputs, "attention_mask"),
+        hidden=name(outputs, "encoder_outputs") or name(outputs, "encoder_hidden_states"),
+        decoder_hidden=name(taken, "encoder_hidden_states"),
+        decoder_mask=name(taken, "encoder_attention_mask"),
+        states=((past, present),) if past is not None and present is not None else (),
+    )
 
 
 def _limits(model: Fields, path: Path) -> tuple[ContextLimit, ...]:

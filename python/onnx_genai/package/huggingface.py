@@ -42,6 +42,10 @@ class HfFiles:
     eos_source: str = ""
     bos_token_id: int | None = None
     pad_token_id: int | None = None
+    decoder_start_token_id: int | None = None
+    forced_bos_token_id: int | None = None
+    forced_bos_source: str = ""
+    """File and key."""
     special_tokens: dict[str, str] = field(default_factory=dict)
     chat_template: ChatTemplateSource = field(default_factory=ChatTemplateSource)
     generation: GenerationDefaults | None = None
@@ -60,8 +64,9 @@ def load(folder: PackageFolder) -> HfFiles:
     tokenizer = _fields(folder, "tokenizer_config.json")
     inner = config.sub("text_config") if config is not None else None
     eos: tuple[int, ...] = ()
-    source = ""
-    bos = pad = None
+    source = forced_source = ""
+    bos = pad = start = None
+    forced: int | None = None
     for fields, name in ((generation, "generation_config.json"), (config, "config.json"), (inner, "config.json")):
         if fields is None:
             continue
@@ -69,6 +74,9 @@ def load(folder: PackageFolder) -> HfFiles:
             source = f"{name} eos_token_id"
         bos = bos if bos is not None else fields.one_id("bos_token_id")
         pad = pad if pad is not None else fields.one_id("pad_token_id")
+        start = start if start is not None else fields.one_id("decoder_start_token_id")
+        if forced is None and type(value := fields.raw("forced_bos_token_id")) is int:
+            forced, forced_source = value, fields.where("forced_bos_token_id")
     defaults = None
     if generation is not None:
         defaults = defaults_from(generation, folder.root / "generation_config.json", warnings, report_unknown=False)
@@ -82,6 +90,9 @@ def load(folder: PackageFolder) -> HfFiles:
         eos_source=source,
         bos_token_id=bos,
         pad_token_id=pad,
+        decoder_start_token_id=start,
+        forced_bos_token_id=forced,
+        forced_bos_source=forced_source,
         special_tokens=read_special_tokens(tokenizer, _fields(folder, "special_tokens_map.json")),
         chat_template=read_chat_template(folder, tokenizer, warnings),
         generation=defaults,

@@ -58,6 +58,8 @@ class InferenceMetadata:
     path: Path
     model_file: str | None = None
     """Graph named by a pipeline of one component; None means the only graph of the folder."""
+    embedding: composite.EmbeddingPart | None = None
+    """Of a pipeline: the component that makes what the decoder takes in the place of token ids."""
     tokenizer_file: str | None = None
     io: IoRoles
     kv: KvHints
@@ -69,6 +71,8 @@ class InferenceMetadata:
     special_tokens: dict[str, str]
     generation: GenerationDefaults | None = None
     required_capabilities: tuple[str, ...] = ()
+    speculator_source: str = ""
+    """As in :class:`ModelPackage`."""
     warnings: tuple[str, ...] = ()
 
 
@@ -85,24 +89,34 @@ def load(folder: PackageFolder, path: Path) -> InferenceMetadata:
     warnings: list[str] = []
     _check_version(top)
     capabilities = top.texts("required_capabilities") or ()
-    component = _component(top, path, capabilities)
+    component, embedding = _component(top, path, capabilities)
     model = top.sub("model")
     if component is None:
         _check_capabilities(capabilities, path)
     io_fields = (component.sub("io") if component is not None else None) or (model.sub("io") if model else None)
     for key in _DESCRIPTIVE:
         top.sub(key) if key != "profiles" else top.raw(key)
-    io = _io_roles(io_fields, path, warnings) if io_fields is not None else IoRoles(strict=True, source=str(path))
+    if embedding is not None and embedding.others:
+        others = ", ".join(embedding.others)
+        warnings.append(f"{path}: this version gives the model text alone; not used: {others}")
+    takes_ids = embedding is None
+    io = (
+        _io_roles(io_fields, path, warnings, takes_ids=takes_ids)
+        if io_fields is not None
+        else IoRoles(strict=True, source=str(path))
+    )
     kv = _kv_hints(top, model, io_fields, path, warnings)
     limits, vocab_size = _model_facts(model, path, warnings)
     generation = defaults_from(top.sub("generation"), path, warnings)
     tokens, special_tokens, vocab_size = _tokens(top, vocab_size)
     warnings.extend(top.unknown())
-    if top.has("strategy") or top.has("speculative") or top.has("speculator_config"):
+    speculator = _speculator(top, model, path)
+    if speculator:
         warnings.append(f"{path}: speculative decoding is described but not used")
     return InferenceMetadata(
         path=path,
         model_file=component.text("filename") if component is not None else None,
+        embedding=embedding,
         tokenizer_file=component.text("tokenizer") if component is not None else None,
         io=io,
         kv=kv,
@@ -114,8 +128,15 @@ def load(folder: PackageFolder, path: Path) -> InferenceMetadata:
         special_tokens=special_tokens,
         generation=generation,
         required_capabilities=capabilities,
+        speculator_source=speculator,
         warnings=tuple(warnings),
     )
+
+
+def _speculator(top: Fields, model: Fields | None, path: Path) -> str:
+    keys = [key for key in ("speculative", "speculator_config") if top.has(key)]
+    keys += ["model.speculative"] if model is not None and model.has("speculative") else []
+    return f"{path.name} {keys[0]}" if keys else ""
 
 
 def _check_version(top: Fields) -> None:
@@ -140,11 +161,13 @@ def _check_capabilities(capabilities: tuple[str, ...], path: Path) -> None:
         )
 
 
-def _component(top: Fields, path: Path, capabilities: tuple[str, ...]) -> Fields | None:
-    """Returns the component of a pipeline that has just one decoder; refuses all other pipelines."""
+def _component(
+    top: Fields, path: Path, capabilities: tuple[str, ...]
+) -> tuple[Fields | None, composite.EmbeddingPart | None]:
+    """Returns the decoder of a pipeline, with the component that makes its embeddings; refuses other pipelines."""
     pipeline = top.sub("pipeline")
     if pipeline is None:
-        return None
+        return None, None
     if pipeline.has("workflow") and pipeline.has("models"):
         raise PackageError(f"{pipeline.where('workflow')} stands beside pipeline.models; expected only one of them")
     if pipeline.has("workflow"):
@@ -159,12 +182,16 @@ def _component(top: Fields, path: Path, capabilities: tuple[str, ...]) -> Fields
         name, component = models[0]
         if component.text("filename") is None:
             raise PackageError(f"{component.where('filename')} is missing; expected the .onnx file of {name}")
-        return component
+        return component, None
+    found = composite.embedding_part(pipeline, models)
+    if found is not None:
+        _check_capabilities(capabilities, path)
+        return found
     raise composite.pipeline_error(pipeline, models, path)
 
 
-def _io_roles(io: Fields, path: Path, warnings: list[str]) -> IoRoles:
-    _refuse_io(io, path)
+def _io_roles(io: Fields, path: Path, warnings: list[str], *, takes_ids: bool) -> IoRoles:
+    _refuse_io(io, path, takes_ids=takes_ids)
     kv_inputs, kv_outputs = io.texts("kv_inputs"), io.texts("kv_outputs")
     if (kv_inputs is None) != (kv_outputs is None):
         raise PackageError(
@@ -199,8 +226,8 @@ def _io_roles(io: Fields, path: Path, warnings: list[str]) -> IoRoles:
     return roles
 
 
-def _refuse_io(io: Fields, path: Path) -> None:
-    """Refuses roles that need more than one graph, and unknown words."""
+def _refuse_io(io: Fields, path: Path, *, takes_ids: bool) -> None:
+    """Refuses roles that need more graphs than there are, and unknown words."""
     source = io.text("sequence_source")
     if source not in (None, "token_ids", "inputs_embeds"):
         io.fail("sequence_source", "token_ids or inputs_embeds")
@@ -209,7 +236,8 @@ def _refuse_io(io: Fields, path: Path) -> None:
         io.fail("kv_ownership", "owned or shared")
     if io.text("kv_update") not in (None, "append", "shared_buffer"):
         io.fail("kv_update", "append or shared_buffer")
-    if source == "inputs_embeds" or (io.text("inputs_embeds_input") is not None and io.text("token_input") is None):
+    embeds, ids = io.text("inputs_embeds_input"), io.text("token_input")
+    if takes_ids and (source == "inputs_embeds" or (embeds is not None and ids is None)):
         raise composite.unsupported(
             path, "a decoder on embeddings", "io.sequence_source is inputs_embeds", "It needs the whole pipeline."
         )

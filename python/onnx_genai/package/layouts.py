@@ -10,12 +10,30 @@ from onnx_genai.errors import NotFoundError, PackageError, UnsupportedError
 from onnx_genai.package import composite
 from onnx_genai.package.model import Variant
 
-__all__ = ["choose", "data_files", "find_variants", "only_graph", "refuse_composite"]
+__all__ = [
+    "choose",
+    "data_files",
+    "find_embedding",
+    "find_encoder",
+    "find_seq2seq_variants",
+    "find_variants",
+    "only_graph",
+    "refuse_composite",
+]
 
 BASES = ("model", "decoder_model_merged")
 """File stems of a whole decoder, preferred first."""
 PAIR = ("decoder_model", "decoder_with_past_model")
 """The two halves of an old export: without and with past inputs."""
+
+ENCODER = "encoder_model"
+"""File stem of the encoder of an encoder-decoder."""
+
+EMBEDDING = "embed_tokens"
+"""File stem of the graph before a decoder that takes embeddings."""
+
+BESIDE_TEXT = ("vision_encoder", "audio_encoder", EMBEDDING)
+"""File stems of graphs that may stand beside a decoder with its embedding: a text needs no other one."""
 
 PREFERENCE = ("q4", "base", "quantized", "int8", "uint8", "q8", "bnb4", "q4f16", "fp16")
 """Order of choice on a CPU. Four-bit weights are a quarter of the memory traffic at nearly the quality of the
@@ -52,7 +70,11 @@ def refuse_composite(root: Path) -> None:
         raise composite.unsupported(root, composite.DIFFUSION, "it has model_index.json")
     files = [path for folder in _folders(root) for path in _graphs(folder)]
     stems = {path.stem for path in files}
+    seq2seq = bool(find_seq2seq_variants(root))
+    joins = not seq2seq and bool(find_embeddings(root)) and bool(find_variants(root))
     for stem, kind in _COMPOSITE_STEMS:
+        if (joins and stem in BESIDE_TEXT) or (seq2seq and kind == composite.ENCODER_DECODER):
+            continue
         if any(re.fullmatch(re.escape(stem) + r"(_[a-z0-9]+)?", name) for name in stems):
             names = sorted({path.name for path in files})
             raise composite.unsupported(root, kind, "files: " + ", ".join(names[:8]))
@@ -65,15 +87,9 @@ def find_variants(root: Path) -> tuple[Variant, ...]:
         UnsupportedError: There is only the old pair of graphs.
     """
     for base in BASES:
-        found: dict[str, Variant] = {}
-        for folder in _folders(root):
-            for path in _graphs(folder):
-                match = re.fullmatch(re.escape(base) + r"(?:_([A-Za-z0-9]+))?", path.stem)
-                if match:
-                    name = match[1] or "base"
-                    found.setdefault(name, Variant(name=name, path=path))
+        found = _variants_of(base, root)
         if found:
-            return tuple(sorted(found.values(), key=lambda variant: _rank(variant.name)))
+            return found
     stems = {path.stem for folder in _folders(root) for path in _graphs(folder)}
     if set(PAIR) <= stems:
         raise UnsupportedError(
@@ -82,6 +98,43 @@ def find_variants(root: Path) -> tuple[Variant, ...]:
             "decoder_model.onnx to run it without a cache."
         )
     return ()
+
+
+def find_seq2seq_variants(root: Path) -> tuple[Variant, ...]:
+    """Returns the decoders of an encoder-decoder, preferred first; empty if the folder has no encoder beside them."""
+    if not _variants_of(ENCODER, root) or find_embeddings(root):
+        return ()
+    return _variants_of("decoder_model_merged", root) or tuple(
+        variant for variant in _variants_of(PAIR[0], root) if variant.name != "merged"
+    )
+
+
+def find_encoder(root: Path, variant: str) -> Path | None:
+    """Returns the encoder for a variant of the decoder: the same variant, else the preferred one."""
+    found = _variants_of(ENCODER, root)
+    return next((each.path for each in found if each.name == variant), found[0].path if found else None)
+
+
+def find_embeddings(root: Path) -> tuple[Variant, ...]:
+    """Returns the graphs that make embeddings of token ids in ``root`` and ``root/onnx``, preferred first."""
+    return _variants_of(EMBEDDING, root)
+
+
+def find_embedding(root: Path, variant: str) -> Path | None:
+    """Returns the embedding graph for a variant of the decoder: the same variant, else the preferred one."""
+    found = find_embeddings(root)
+    return next((each.path for each in found if each.name == variant), found[0].path if found else None)
+
+
+def _variants_of(base: str, root: Path) -> tuple[Variant, ...]:
+    found: dict[str, Variant] = {}
+    for folder in _folders(root):
+        for path in _graphs(folder):
+            match = re.fullmatch(re.escape(base) + r"(?:_([A-Za-z0-9]+))?", path.stem)
+            if match:
+                name = match[1] or "base"
+                found.setdefault(name, Variant(name=name, path=path))
+    return tuple(sorted(found.values(), key=lambda variant: _rank(variant.name)))
 
 
 def _rank(name: str) -> tuple[int, str]:

@@ -15,6 +15,7 @@ from onnx_genai.errors import PackageError
 __all__ = [
     "ChatTemplateSource",
     "ContextLimit",
+    "EmbeddingGraph",
     "GenerationDefaults",
     "IoRoles",
     "KvHints",
@@ -23,6 +24,7 @@ __all__ = [
     "PackageFormat",
     "ProviderOptions",
     "SessionOptions",
+    "SourceEncoder",
     "StaticCacheRoles",
     "Variant",
 ]
@@ -179,8 +181,44 @@ class SessionOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingGraph:
+    """The graph of a package that makes what its decoder takes in the place of token ids."""
+
+    path: Path
+    """Absolute path of the .onnx file."""
+    input_ids: str | None = None
+    """Its input of token ids, as declared."""
+    output: str | None = None
+    """Its output, as declared; None for those that the decoder has inputs of the same name for."""
+    decoder_input: str | None = None
+    """The input of the decoder that takes ``output``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceEncoder:
+    """The graph of an encoder-decoder that runs once a request, on the source; names are as declared, or None."""
+
+    path: Path
+    """Absolute path of the .onnx file."""
+    start_token_id: int
+    """What the decoder begins with."""
+    end_token_id: int | None = None
+    """Follows every source that does not end with it; None where the tokenizer sees to that."""
+    input_ids: str | None = None
+    attention_mask: str | None = None
+    hidden: str | None = None
+    """The output that the decoder reads."""
+    decoder_hidden: str | None = None
+    """The input of the decoder that takes it."""
+    decoder_mask: str | None = None
+    """The input of the decoder that takes the mask of the source."""
+    states: tuple[tuple[str, str], ...] = ()
+    """Inputs and outputs of the decoder that carry a state of fixed size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPackage:
-    """Everything that one single-graph language-model package says, read but not yet checked against its graph."""
+    """Everything that a package says about its language model, read but not yet checked against its graph."""
 
     format: PackageFormat
     root: Path
@@ -192,6 +230,10 @@ class ModelPackage:
     """All graphs that could be chosen, preferred first; ``variant`` is one of them."""
     data_files: tuple[Path, ...] = ()
     """External weight files beside the graph, by naming convention; ``graph`` knows the exact list."""
+    embedding: EmbeddingGraph | None = None
+    """The graph before that of ``model_path``; None where the decoder takes token ids."""
+    encoder: SourceEncoder | None = None
+    """Of an encoder-decoder, whose decoder is ``model_path``; else None."""
     tokenizer_path: Path | None = None
     tokenizer_searched: tuple[Path, ...] = ()
     """Where a tokenizer.json was looked for."""
@@ -214,12 +256,20 @@ class ModelPackage:
     generation: GenerationDefaults = field(default_factory=GenerationDefaults)
     session_options: SessionOptions = field(default_factory=SessionOptions)
     required_capabilities: tuple[str, ...] = ()
+    speculator_source: str = ""
+    """File and key that describe drafting for speculative decoding; empty if none does."""
     warnings: tuple[str, ...] = ()
 
     @property
     def context_limit(self) -> ContextLimit | None:
         """The smallest of ``context_limits``, or None if the package states none."""
         return min(self.context_limits, key=lambda limit: limit.tokens, default=None)
+
+    @property
+    def weights_bytes(self) -> int:
+        """Size of the graph's file and its weight files, of those that can be read."""
+        files = {self.model_path, *self.data_files}
+        return sum(file.stat().st_size for file in files if file.is_file())
 
     def require_tokenizer(self) -> Path:
         """Returns the tokenizer.json.

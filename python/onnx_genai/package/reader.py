@@ -7,9 +7,19 @@ from pathlib import Path
 
 from onnx_genai.errors import NotFoundError, PackageError, UnsupportedError
 from onnx_genai.package import composite, genai_config, huggingface, inference_metadata, layouts
+from onnx_genai.package.composite import EmbeddingPart
 from onnx_genai.package.files import PackageFolder, check_payload, require_file
 from onnx_genai.package.huggingface import HfFiles, find_token_id, find_usual_ends
-from onnx_genai.package.model import ContextLimit, GenerationDefaults, KvHints, ModelPackage, PackageFormat, Variant
+from onnx_genai.package.model import (
+    ContextLimit,
+    EmbeddingGraph,
+    GenerationDefaults,
+    KvHints,
+    ModelPackage,
+    PackageFormat,
+    SourceEncoder,
+    Variant,
+)
 
 __all__ = ["read"]
 
@@ -115,6 +125,7 @@ def _from_metadata(folder: PackageFolder, path: Path, graph: Path | None) -> Mod
     )
     return replace(
         package,
+        embedding=_embedding(folder, meta.embedding, origin=f"{path}: filename"),
         io=meta.io,
         kv=_merge_hints(meta.kv, package.kv),
         vocab_size=meta.vocab_size or package.vocab_size,
@@ -123,6 +134,7 @@ def _from_metadata(folder: PackageFolder, path: Path, graph: Path | None) -> Mod
         pad_token_id=package.pad_token_id if meta.pad_token_id is None else meta.pad_token_id,
         special_tokens={**package.special_tokens, **meta.special_tokens},
         required_capabilities=meta.required_capabilities,
+        speculator_source=meta.speculator_source,
     )
 
 
@@ -133,6 +145,12 @@ def _from_genai(folder: PackageFolder, path: Path, graph: Path | None) -> ModelP
         require_file(graph, origin=f"{path}: model.decoder.filename", root=folder.root)
     if graph is None:
         graph = layouts.only_graph(folder.root, reason=f"{path.name} has no model.decoder.filename")
+    embedding = _embedding(folder, config.embedding, origin=f"{path}: model.embedding.filename")
+    encoder = config.encoder
+    if encoder is not None:
+        origin = f"{path}: model.encoder.filename"
+        encoder = replace(encoder, path=folder.resolve(str(encoder.path), origin=origin))
+        require_file(encoder.path, origin=origin, root=folder.root)
     tokenizer_root = folder.root
     if config.tokenizer_dir not in (None, "", "."):
         tokenizer_root = folder.resolve(config.tokenizer_dir or "", origin=f"{path}: model.tokenizer_dir")
@@ -145,10 +163,13 @@ def _from_genai(folder: PackageFolder, path: Path, graph: Path | None) -> ModelP
         native_limits=config.context_limits,
         native_generation=config.generation,
         warnings=config.warnings,
+        is_encoder_decoder=encoder is not None,
     )
     return replace(
         package,
         model_type=config.model_type or package.model_type,
+        embedding=embedding,
+        encoder=encoder,
         io=config.io,
         kv=_merge_hints(config.kv, package.kv),
         vocab_size=config.vocab_size or package.vocab_size,
@@ -156,7 +177,16 @@ def _from_genai(folder: PackageFolder, path: Path, graph: Path | None) -> ModelP
         bos_token_id=package.bos_token_id if config.bos_token_id is None else config.bos_token_id,
         pad_token_id=package.pad_token_id if config.pad_token_id is None else config.pad_token_id,
         session_options=config.session_options,
+        speculator_source=config.speculator_source,
     )
+
+
+def _embedding(folder: PackageFolder, part: EmbeddingPart | None, *, origin: str) -> EmbeddingGraph | None:
+    if part is None:
+        return None
+    path = folder.resolve(part.file, origin=origin)
+    require_file(path, origin=origin, root=folder.root)
+    return EmbeddingGraph(path=path, input_ids=part.input_ids, output=part.output, decoder_input=part.decoder_input)
 
 
 def _from_layout(folder: PackageFolder, graph: Path | None, wanted: str | None) -> ModelPackage:
@@ -167,13 +197,16 @@ def _from_layout(folder: PackageFolder, graph: Path | None, wanted: str | None) 
         variants = (Variant(name=_variant_name(root, graph), path=graph), *variants)
     else:
         layouts.refuse_composite(root)
-        variants = layouts.find_variants(root)
+        variants = layouts.find_seq2seq_variants(root) or layouts.find_variants(root)
         if not variants:
             variants = (Variant(name="base", path=_single_graph(root)),)
         chosen = layouts.choose(variants, wanted, root)
         variants = (chosen, *(variant for variant in variants if variant is not chosen))
     places = [root / "tokenizer.json", variants[0].path.parent / "tokenizer.json"]
-    return _assemble(
+    part = layouts.find_embedding(root, variants[0].name)
+    is_seq2seq = any(variant.path == variants[0].path for variant in layouts.find_seq2seq_variants(root))
+    encoder = layouts.find_encoder(root, variants[0].name) if is_seq2seq else None
+    package = _assemble(
         folder,
         kind=kind,
         variants=variants,
@@ -182,7 +215,11 @@ def _from_layout(folder: PackageFolder, graph: Path | None, wanted: str | None) 
         native_limits=(),
         native_generation=None,
         warnings=(),
+        is_encoder_decoder=encoder is not None,
     )
+    if encoder is not None:
+        package = replace(package, encoder=_source_encoder(folder, encoder, package.bos_token_id))
+    return package if part is None else replace(package, embedding=EmbeddingGraph(path=part))
 
 
 def _variants_or_none(root: Path) -> tuple[Variant, ...]:
@@ -220,18 +257,24 @@ def _assemble(
     native_limits: tuple[ContextLimit, ...],
     native_generation: GenerationDefaults | None,
     warnings: tuple[str, ...],
+    is_encoder_decoder: bool = False,
 ) -> ModelPackage:
-    """Joins what the package file says with the Hugging Face files beside it (and beside the tokenizer)."""
+    """Joins what the package file says with the Hugging Face files beside it (and beside the tokenizer).
+
+    ``is_encoder_decoder``: the caller adds the encoder.
+    """
     tokenizer = next((path for path in tokenizers if path.is_file()), None)
     if tokenizer is not None:
         check_payload(tokenizer)
     home = folder if tokenizer is None or tokenizer.parent == folder.root else PackageFolder(tokenizer.parent)
     files = huggingface.load(folder)
     texts = files if home is folder else huggingface.load(home)
-    if files.is_encoder_decoder:
+    if files.is_encoder_decoder and not is_encoder_decoder:
         raise composite.unsupported(
-            folder.root, composite.ENCODER_DECODER, "config.json says is_encoder_decoder", composite.FIX_TEXT
+            folder.root, composite.ENCODER_DECODER, "config.json says is_encoder_decoder", composite.FIX_SEQ2SEQ
         )
+    if is_encoder_decoder and files.forced_bos_token_id is not None:
+        warnings = (*warnings, _forced_bos_warning(files))
     vocab_size = files.vocab_size
     eos, source = _end_tokens(home, tokenizer, native_eos, files, texts)
     return ModelPackage(
@@ -256,6 +299,28 @@ def _assemble(
         generation=native_generation or files.generation or GenerationDefaults(),
         warnings=tuple(dict.fromkeys((*warnings, *files.warnings, *texts.warnings))),
     )
+
+
+def _forced_bos_warning(files: HfFiles) -> str:
+    token = files.forced_bos_token_id
+    return (
+        f"{files.forced_bos_source} is {token}, and is not applied; ask for forced_tokens={{0: {token}}} where an "
+        "answer shall begin with it"
+    )
+
+
+def _source_encoder(folder: PackageFolder, path: Path, bos: int | None) -> SourceEncoder:
+    """Of a package that says nothing of its ports; the tokenizer of such packages ends a source itself."""
+    start = huggingface.load(folder).decoder_start_token_id
+    start = bos if start is None else start
+    if start is None:
+        raise PackageError(
+            f"{folder.root}: is an encoder-decoder pipeline ({path.name}), but neither config.json nor "
+            "generation_config.json has decoder_start_token_id. Copy config.json of the original model into the folder."
+        )
+    folder.check_inside(path, origin=path.name)
+    require_file(path, origin=str(folder.root), root=folder.root)
+    return SourceEncoder(path=path, start_token_id=start)
 
 
 def _end_tokens(

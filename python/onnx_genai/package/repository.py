@@ -81,13 +81,13 @@ def select_files(repo: str, files: Sequence[RepositoryFile], variant: str | None
     if packages:
         folder = _choose_package(repo, packages, variant)
         return [file for file in files if _belongs(file.name, folder, packages)], folder
-    graph = _choose_graph(repo, files, variant)
-    beside = re.compile(re.escape(graph) + r"[._]data(_\d+)?")
-    places = {"", _folder(graph)}
+    graphs = _choose_graphs(repo, files, variant)
+    beside = re.compile("|".join(re.escape(graph) + r"[._]data(_\d+)?" for graph in graphs))
+    places = {"", *map(_folder, graphs)}
     chosen = [
         file
         for file in files
-        if file.name == graph
+        if file.name in graphs
         or beside.fullmatch(file.name)
         or (_folder(file.name) in places and PurePosixPath(file.name).name in COMPANIONS)
         or _is_template(file.name, places)
@@ -134,27 +134,44 @@ def _choose_package(repo: str, packages: Sequence[str], variant: str | None) -> 
     return min(packages, key=lambda folder: ("cpu" not in folder.lower(), "int4" not in folder.lower(), folder))
 
 
-def _choose_graph(repo: str, files: Sequence[RepositoryFile], variant: str | None) -> str:
+def _choose_graphs(repo: str, files: Sequence[RepositoryFile], variant: str | None) -> list[str]:
+    """The graph of a language model; with it the one that makes its embeddings, or its encoder, if it needs those."""
     graphs = [file.name for file in files if file.name.endswith(".onnx")]
     stems = {PurePosixPath(name).stem for name in graphs}
+    embeddings = _variants_of(layouts.EMBEDDING, graphs)
+    decoders = next(filter(None, (_variants_of(base, graphs) for base in layouts.BASES)), {})
+    joins = bool(embeddings and decoders)
+    before = embeddings
+    allowed: tuple[str, ...] = layouts.BESIDE_TEXT
+    # Speech and images come with a preprocessor; an encoder without one reads text.
+    is_text = not any(PurePosixPath(file.name).name == "preprocessor_config.json" for file in files)
+    if decoders and not embeddings and is_text and (encoders := _variants_of(layouts.ENCODER, graphs)):
+        joins, before, allowed = True, encoders, (layouts.ENCODER,)
     others = sorted(stem for stem in stems if stem.startswith(OTHER_MODELS))
-    if others:
+    if others and not (joins and all(stem.startswith(allowed) for stem in others)):
         raise UnsupportedError(f"{repo}: is made of several graphs ({', '.join(others[:6])}), which is not read yet")
-    for base in layouts.BASES:
-        found: dict[str, str] = {}
-        for name in sorted(graphs):
-            match = re.fullmatch(re.escape(base) + r"(?:_([A-Za-z0-9]+))?", PurePosixPath(name).stem)
-            if match and _folder(name) in ("", "onnx"):
-                found.setdefault(match[1] or "base", name)
-        if found:
-            return _choose_variant(repo, found, variant)
+    if decoders:
+        graph = _choose_variant(repo, decoders, variant)
+        if not joins:
+            return [graph]
+        name = next(name for name, file in decoders.items() if file == graph)
+        return [graph, before.get(name) or _choose_variant(repo, before, None)]
     if len(graphs) == 1 and variant is None:
-        return graphs[0]
+        return graphs
     if graphs:
         raise NotFoundError(f"{repo}: has the graphs {', '.join(sorted(graphs)[:8])}, but none with a usual name")
     kinds = sorted({PurePosixPath(file.name).suffix for file in files} & set(OTHER_WEIGHTS))
     hint = " (download the file and use: onnx-genai import FILE.gguf OUT)" if ".gguf" in kinds else ""
     raise NotFoundError(f"{repo}: has no ONNX model; its weights are {', '.join(kinds) or 'elsewhere'}{hint}")
+
+
+def _variants_of(base: str, graphs: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in sorted(graphs):
+        match = re.fullmatch(re.escape(base) + r"(?:_([A-Za-z0-9]+))?", PurePosixPath(name).stem)
+        if match and _folder(name) in ("", "onnx"):
+            found.setdefault(match[1] or "base", name)
+    return found
 
 
 def _choose_variant(repo: str, found: dict[str, str], variant: str | None) -> str:

@@ -8,6 +8,7 @@ from onnx_genai.engine import (
     Recording,
     Verbosity,
     find_ort_library,
+    llguidance_interface,
     parse_memory_limit,
     parse_providers,
     system_facts,
@@ -18,7 +19,7 @@ from onnx_genai.pipelines.async_session import AsyncSession
 from onnx_genai.pipelines.async_text import AsyncLLM
 from onnx_genai.pipelines.embedder import Embedder
 from onnx_genai.pipelines.encoder_facts import inspect_encoder
-from onnx_genai.pipelines.encoder_model import ModelKind, model_kind
+from onnx_genai.pipelines.encoder_model import ModelKind, model_kind, weights_bytes
 from onnx_genai.pipelines.profile_run import ProfileRun
 from onnx_genai.pipelines.session import Session
 from onnx_genai.pipelines.text import LLM
@@ -43,8 +44,10 @@ __all__ = [
     "grammar",
     "inspect",
     "inspect_encoder",
+    "llguidance_interface",
     "model_kind",
     "parse_memory_limit",
     "parse_providers",
     "system_facts",
+    "weights_bytes",
 ]

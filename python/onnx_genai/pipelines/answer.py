@@ -8,13 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onnx_genai.reasoning import ReasoningMarkers, ReasoningSplitter
+from onnx_genai.reasoning import MarkedText, ReasoningMarkers, ReasoningSplitter
 from onnx_genai.tools import Call, ToolCallParser, ToolFormat
-from onnx_genai.types import ToolCall
+from onnx_genai.types import Choice, Chunk, ToolCall
 
-__all__ = ["AnswerForm", "AnswerParser", "AnswerPiece", "new_call_id"]
+__all__ = ["AnswerForm", "AnswerParser", "AnswerPiece", "new_call_id", "was_cut"]
 
 _ID_LETTERS = string.ascii_letters + string.digits
+
+
+def was_cut(ending: Choice | Chunk) -> bool:
+    """Whether something else than the model ended an answer: a limit, a stop string, the caller."""
+    return ending.finish_reason != "stop" or ending.stop_reason is not None
 
 
 def new_call_id() -> str:
@@ -50,6 +55,10 @@ class AnswerForm:
     def call_marks(self) -> tuple[str, ...]:
         return () if self.tool_format is None else self.tool_format.marks
 
+    def marked_text(self) -> MarkedText | None:
+        """Tells reasoning, with its marks, and answer apart and leaves nothing out; None if there is no reasoning."""
+        return None if self.reasoning is None else MarkedText(self.reasoning, inside=self.inside_reasoning)
+
     def parser(self, *, new_id: Callable[[], str] = new_call_id) -> AnswerParser:
         """A parser for one answer."""
         return AnswerParser(self, new_id=new_id)
@@ -58,7 +67,8 @@ class AnswerForm:
 class AnswerParser:
     """Takes an answer apart as it comes. However the text is cut, the parts are the same.
 
-    Calls are looked for outside of reasoning only. What looks like a call and is none stays text.
+    Calls are looked for outside of reasoning only. What looks like a call and is none stays text, and so does a call
+    that the model did not end; one that was cut is neither.
     """
 
     def __init__(self, form: AnswerForm, *, new_id: Callable[[], str] = new_call_id) -> None:
@@ -82,8 +92,13 @@ class AnswerParser:
 
     @property
     def malformed_calls(self) -> int:
-        """Pieces that began like a call and were none."""
+        """Pieces that began like a call and were none, or were not ended by the model."""
         return self._calls.malformed if self._calls is not None else 0
+
+    @property
+    def unfinished_call(self) -> str:
+        """Text of a call that was cut; known when the text has ended."""
+        return self._calls.unfinished if self._calls is not None else ""
 
     def feed(self, text: str) -> list[AnswerPiece]:
         """Takes more text; returns what is certain by now, in order."""
@@ -97,16 +112,16 @@ class AnswerParser:
                 self._answer(split.answer, out)
         return out
 
-    def finish(self) -> list[AnswerPiece]:
-        """Ends the text; returns the rest."""
+    def finish(self, *, was_cut: bool) -> list[AnswerPiece]:
+        """Ends the text; returns the rest. ``was_cut``: something else than the model ended it (:func:`was_cut`)."""
         out: list[AnswerPiece] = []
-        for split in self._splitter.finish() if self._splitter is not None else ():
+        for split in self._splitter.finish(was_cut=was_cut) if self._splitter is not None else ():
             if split.reasoning:
                 out.append(AnswerPiece(reasoning=split.reasoning))
             else:
                 self._answer(split.answer, out)
         if self._calls is not None:
-            self._put(self._calls.finish(), out)
+            self._put(self._calls.finish(was_cut=was_cut), out)
         return out
 
     def _answer(self, text: str, out: list[AnswerPiece]) -> list[AnswerPiece]:

@@ -45,7 +45,7 @@ class AsyncSession(SessionTokens):
 
     def fork(self) -> AsyncSession:
         """As :meth:`Session.fork`."""
-        child = AsyncSession(self._model, cache_salt=self._cache_salt)
+        child = AsyncSession(self._model, cache_salt=self._cache_salt, adapters=self._adapters)
         child._take(self)
         return child
 

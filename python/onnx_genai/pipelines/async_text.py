@@ -6,18 +6,17 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast, overload
 
 from onnx_genai.engine import AsyncGeneration, Profile, RequestOptions, Verbosity
-from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.grammar import GrammarSpec
 from onnx_genai.pipelines.async_session import AsyncSession
+from onnx_genai.pipelines.async_stream import AsyncChatStream, AsyncTextStream, Begun
 from onnx_genai.pipelines.background import DaemonThreads, closed
-from onnx_genai.pipelines.chat import ChatReader, ChatRequest, PreparedChat, ToolChoice, listed_tools
+from onnx_genai.pipelines.chat import ChatRequest, PreparedChat, Tool, ToolChoice, listed_tools
 from onnx_genai.pipelines.profile_run import ProfileRun, ended
 from onnx_genai.pipelines.text_model import (
     ChatMessage,
@@ -28,9 +27,9 @@ from onnx_genai.pipelines.text_model import (
     plain_ids,
     single_params,
 )
-from onnx_genai.types import ChatChunk, Result, SamplingParams
+from onnx_genai.types import ChatChunk, Chunk, Result, SamplingParams
 
-__all__ = ["AsyncChatStream", "AsyncLLM"]
+__all__ = ["AsyncLLM"]
 
 _COMPILING = DaemonThreads(2, "onnx-genai-grammar")
 
@@ -58,6 +57,7 @@ class AsyncLLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        adapter: str | None = None,
         grammar: GrammarSpec | None = None,
         suffix: str | None = None,
     ) -> Result: ...
@@ -70,6 +70,7 @@ class AsyncLLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        adapter: str | None = None,
         grammar: GrammarSpec | None = None,
         suffix: str | None = None,
     ) -> list[Result]: ...
@@ -81,11 +82,12 @@ class AsyncLLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        adapter: str | None = None,
         grammar: GrammarSpec | None = None,
         suffix: str | None = None,
     ) -> Result | list[Result]:
         """As :meth:`LLM.generate <onnx_genai.LLM.generate>`."""
-        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt, grammar=grammar)
+        options = self._options(priority, timeout, cache_salt, adapter, grammar)
         began = time.perf_counter()
         await self._compile(grammar)
         options = options.left(began)
@@ -111,24 +113,33 @@ class AsyncLLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        adapter: str | None = None,
         grammar: GrammarSpec | None = None,
         suffix: str | None = None,
-    ) -> AsyncGeneration:
+    ) -> AsyncTextStream:
         """As :meth:`LLM.stream <onnx_genai.LLM.stream>`, for ``async for``; read in the event loop that calls it.
 
-        A new ``grammar`` is compiled within this call.
+        With a ``grammar``, which is compiled beside the loop, it begins with the first piece that is asked for.
         """
-        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt, grammar=grammar)
+        options = self._options(priority, timeout, cache_salt, adapter, grammar)
         began = time.perf_counter()
         ids, own = self.prepared(*((prompt, params) if suffix is None else self.fill_in(prompt, suffix, params)))
-        return self._engine.submit_async(ids, own, options.left(began))
+
+        def submitted() -> Begun[Chunk]:
+            return Begun(self._engine.submit_async(ids, own, options.left(began)), _as_it_is)
+
+        async def compiled() -> Begun[Chunk]:
+            await self._compile(grammar)
+            return submitted()
+
+        return AsyncTextStream(submitted() if grammar is None else compiled)
 
     async def chat(
         self,
         messages: Sequence[ChatMessage],
         params: SamplingParams | None = None,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Tool] | None = None,
         tool_choice: ToolChoice = "auto",
         parallel_tool_calls: bool = True,
         tool_format: str | None = None,
@@ -138,6 +149,7 @@ class AsyncLLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        adapter: str | None = None,
     ) -> Result:
         """As :meth:`LLM.chat <onnx_genai.LLM.chat>`."""
         request = ChatRequest(
@@ -148,7 +160,7 @@ class AsyncLLM(TextModel):
             enforce_tool_calls=enforce_tool_calls,
             response_format=response_format,
         )
-        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
+        options = self._options(priority, timeout, cache_salt, adapter)
         chat, generation = await self._start_chat(
             messages, params, request, template_kwargs=template_kwargs, options=options, until_end=True
         )
@@ -159,7 +171,7 @@ class AsyncLLM(TextModel):
         messages: Sequence[ChatMessage],
         params: SamplingParams | None = None,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Tool] | None = None,
         tool_choice: ToolChoice = "auto",
         parallel_tool_calls: bool = True,
         tool_format: str | None = None,
@@ -169,6 +181,7 @@ class AsyncLLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        adapter: str | None = None,
     ) -> AsyncChatStream:
         """As :meth:`LLM.chat_stream <onnx_genai.LLM.chat_stream>`, for ``async for``; begins with the first piece."""
         request = ChatRequest(
@@ -179,30 +192,36 @@ class AsyncLLM(TextModel):
             enforce_tool_calls=enforce_tool_calls,
             response_format=response_format,
         )
-        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
-        return AsyncChatStream(
-            partial(
-                self._start_chat,
-                messages,
-                params,
-                request,
-                template_kwargs=template_kwargs,
-                options=options,
-                until_end=False,
-            )
-        )
+        options = self._options(priority, timeout, cache_salt, adapter)
 
-    def session(self, *, cache_salt: str = "") -> AsyncSession:
+        async def start() -> Begun[ChatChunk]:
+            chat, generation = await self._start_chat(
+                messages, params, request, template_kwargs=template_kwargs, options=options, until_end=False
+            )
+            return Begun(generation, chat.reader().read)
+
+        return AsyncChatStream(start)
+
+    def session(self, *, cache_salt: str = "", adapter: str | None = None) -> AsyncSession:
         """As :meth:`LLM.session <onnx_genai.LLM.session>`."""
-        return AsyncSession(self, cache_salt=cache_salt)
+        return AsyncSession(self, cache_salt=cache_salt, adapters=self._engine.adapters.spans(adapter))
 
     async def load_session(
-        self, path: str | Path, *, cache_salt: str = "", allow_recompute: bool = False
+        self,
+        path: str | Path,
+        *,
+        cache_salt: str = "",
+        adapter: str | None = None,
+        allow_recompute: bool = False,
     ) -> AsyncSession:
         """As :meth:`LLM.load_session <onnx_genai.LLM.load_session>`."""
-        session = AsyncSession(self, cache_salt=cache_salt)
+        session = AsyncSession(self, cache_salt=cache_salt, adapters=self._engine.adapters.spans(adapter))
         await asyncio.to_thread(session.restore, path, allow_recompute=allow_recompute)
         return session
+
+    async def load_adapter(self, path: str | Path, name: str) -> None:
+        """As :meth:`LLM.load_adapter <onnx_genai.LLM.load_adapter>`."""
+        await asyncio.to_thread(self._engine.adapters.load, path, name)
 
     async def start_profile(self, path: str | Path | None = None, verbosity: Verbosity = "full") -> None:
         """As :meth:`LLM.start_profile <onnx_genai.LLM.start_profile>`."""
@@ -267,48 +286,8 @@ class AsyncLLM(TextModel):
         return self._engine.submit_async(ids, own, options.left(began), until_end=True), plain_ids(ids)
 
 
-class AsyncChatStream:
-    """The pieces of a chat answer, for ``async for``. Leaving it aborts the request."""
-
-    def __init__(self, start: Callable[[], Awaitable[tuple[PreparedChat, AsyncGeneration]]]) -> None:
-        """Use :meth:`AsyncLLM.chat_stream`."""
-        self._start = start
-        self._running: tuple[AsyncGeneration, ChatReader] | None = None
-        self._is_starting = False
-        self._is_closed = False
-
-    def __aiter__(self) -> AsyncChatStream:
-        return self
-
-    async def __anext__(self) -> ChatChunk:
-        if self._is_starting:
-            raise InvalidArgumentError("two tasks read one stream at once; give each task a stream of its own")
-        if self._running is None and not self._is_closed:
-            self._is_starting = True
-            try:
-                chat, generation = await self._start()
-                self._running = generation, chat.reader()
-            except BaseException:
-                self._is_closed = True
-                raise
-            finally:
-                self._is_starting = False
-        if self._running is None:
-            raise StopAsyncIteration
-        generation, reader = self._running
-        if self._is_closed:
-            generation.close()
-        return reader.read(await anext(generation))
-
-    def close(self) -> None:
-        """Ends the request and forgets what was not yet taken."""
-        self._is_closed = True
-        if self._running is not None:
-            self._running[0].close()
-
-    async def aclose(self) -> None:
-        """:meth:`close`, under the name that ``contextlib.aclosing`` calls."""
-        self.close()
+def _as_it_is(chunk: Chunk) -> Chunk:
+    return chunk
 
 
 async def _result(generation: AsyncGeneration, prompt_ids: tuple[int, ...]) -> Result:

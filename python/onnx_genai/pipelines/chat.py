@@ -5,24 +5,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from onnx_genai import grammar
 from onnx_genai.errors import InvalidArgumentError
 from onnx_genai.grammar import GrammarSpec
-from onnx_genai.pipelines.answer import AnswerForm, AnswerParser
+from onnx_genai.pipelines.answer import AnswerForm, AnswerParser, was_cut
 from onnx_genai.reasoning import ReasoningMarkers, find_markers
 from onnx_genai.template import ChatTemplate
-from onnx_genai.tools import FORMATS, ToolFormat, detect_format, get_format
-from onnx_genai.types import ChatChunk, Choice, Chunk, Result, SamplingParams, ToolCall
+from onnx_genai.tools import FORMATS, ToolFormat, detect_format, function_tool, get_format
+from onnx_genai.types import ChatChunk, Choice, Chunk, FinishReason, Result, SamplingParams, ToolCall
 
 __all__ = [
     "ChatAbilities",
     "ChatReader",
     "ChatRequest",
     "PreparedChat",
+    "Tool",
     "ToolChoice",
     "calls_as_text",
     "listed_tools",
@@ -31,6 +33,11 @@ __all__ = [
 
 ToolChoice = Literal["none", "auto", "required"] | Mapping[str, Any]
 """Whether tools are called; a mapping names one: ``{"type": "function", "function": {"name": ...}}``."""
+
+Tool = Mapping[str, Any] | Callable[..., Any]
+"""OpenAI's object, or a function, which is described by its annotations; see :func:`onnx_genai.tools.function_tool`."""
+
+_log = logging.getLogger("onnx_genai")
 
 DEFAULT_FORMAT = "hermes"
 """For models whose template knows no tools."""
@@ -74,7 +81,9 @@ class ChatRequest:
     def __post_init__(self) -> None:
         for number, tool in enumerate(self.tools):
             if not isinstance(tool, Mapping):
-                raise InvalidArgumentError(f"tools[{number}] is {type(tool).__name__}; allowed: a mapping")
+                raise InvalidArgumentError(
+                    f"tools[{number}] is {type(tool).__name__}; allowed: a mapping, or a function"
+                )
             if tool.get("type", "function") != "function":
                 raise InvalidArgumentError(f"tools[{number}] has the type {tool['type']!r}; allowed: function")
             function = tool.get("function", tool)
@@ -214,17 +223,24 @@ class PreparedChat:
 
     def _read_choice(self, choice: Choice) -> Choice:
         parser = self.form.parser()
-        pieces = [*parser.feed(choice.text), *parser.finish()]
+        pieces = [*parser.feed(choice.text), *parser.finish(was_cut=was_cut(choice))]
         text = "".join(piece.content for piece in pieces)
         reasoning = "".join(piece.reasoning for piece in pieces)
         calls = tuple(piece.tool_call for piece in pieces if piece.tool_call is not None)
         parsed = None
-        if self.parse_type is not None and not calls:
-            # An answer that was cut off, or is nested deeper than Python goes, stays text.
+        if self.parse_type is not None and not calls and choice.finish_reason != "length":
+            # An answer that was cut off, also where it fits, or is nested deeper than Python goes, stays text.
             with contextlib.suppress(ValueError, RecursionError):
                 parsed = grammar.parse_as(self.parse_type, text)
+        _tell(parser, choice.finish_reason)
         return dataclasses.replace(
-            choice, text=text, reasoning=reasoning if parser.has_reasoning else None, tool_calls=calls, parsed=parsed
+            choice,
+            text=text,
+            reasoning=reasoning if parser.has_reasoning else None,
+            tool_calls=calls,
+            unfinished_call=parser.unfinished_call,
+            malformed_calls=parser.malformed_calls,
+            parsed=parsed,
         )
 
     def reader(self) -> ChatReader:
@@ -244,13 +260,17 @@ class ChatReader:
         parser = self._parsers.setdefault(chunk.index, self._form.parser())
         pieces = parser.feed(chunk.text)
         if chunk.finish_reason is not None:
-            pieces += parser.finish()
+            pieces += parser.finish(was_cut=was_cut(chunk))
+            _tell(parser, chunk.finish_reason)
+        has_ended = chunk.finish_reason is not None
         calls: list[ToolCall] = [piece.tool_call for piece in pieces if piece.tool_call is not None]
         return ChatChunk(
             index=chunk.index,
             content="".join(piece.content for piece in pieces),
             reasoning="".join(piece.reasoning for piece in pieces),
             tool_calls=tuple(calls),
+            unfinished_call=parser.unfinished_call if has_ended else "",
+            malformed_calls=parser.malformed_calls if has_ended else 0,
             finish_reason=chunk.finish_reason,
             stop_reason=chunk.stop_reason,
             token_ids=chunk.token_ids,
@@ -259,17 +279,29 @@ class ChatReader:
         )
 
 
-def listed_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Mapping[str, Any], ...]:
-    """The tools of a call as a tuple.
+def _tell(parser: AnswerParser, finish_reason: FinishReason) -> None:
+    """Logs what is odd about the calls of an answer, without its text."""
+    if parser.unfinished_call:
+        _log.warning(
+            "an answer began a call and did not end it (%d characters, finish reason %s): neither text nor a call",
+            len(parser.unfinished_call),
+            finish_reason,
+        )
+    if parser.malformed_calls:
+        _log.warning("an answer has %d malformed calls, which stay text", parser.malformed_calls)
+
+
+def listed_tools(tools: Sequence[Tool] | None) -> tuple[Mapping[str, Any], ...]:
+    """The tools of a call as a tuple of mappings.
 
     Raises:
-        InvalidArgumentError: They are no list.
+        InvalidArgumentError: They are no list, or a function has no schema.
     """
     if tools is None:
         return ()
     if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence):
-        raise InvalidArgumentError(f"tools is {tools!r:.80}; allowed: a list of mappings, or None")
-    return tuple(tools)
+        raise InvalidArgumentError(f"tools is {tools!r:.80}; allowed: a list of mappings and functions, or None")
+    return tuple(tool if isinstance(tool, Mapping) or not callable(tool) else function_tool(tool) for tool in tools)
 
 
 def tools_as_text(tools: Sequence[Mapping[str, Any]], tool_format: ToolFormat) -> str:

@@ -19,7 +19,7 @@ from onnx_genai.pipelines.vectors import Vectors, check_dimensions, finished, lo
 from onnx_genai.tokenizer import Tokenizer, WholeText
 from onnx_genai.types import RankedDocument
 
-__all__ = ["EncoderModel", "ModelKind", "PreparedTexts", "model_kind"]
+__all__ = ["EncoderModel", "ModelKind", "PreparedTexts", "model_kind", "weights_bytes"]
 
 ModelKind = Literal["text", "embedding", "reranker"]
 """What a model makes of a text: more text, a vector, or a score of two texts."""
@@ -52,6 +52,14 @@ def model_kind(model: str | Path, *, variant: str | None = None) -> ModelKind:
     except GenAIError:
         return "text"
     return "text" if task is None else "embedding" if task == "embed" else "reranker"
+
+
+def weights_bytes(model: str | Path, *, variant: str | None = None) -> int:
+    """Size of the files of a model's graph and weights; 0 for a package that cannot be read. Loads nothing."""
+    try:
+        return read(locate(model), variant=variant).weights_bytes
+    except GenAIError:
+        return 0
 
 
 class EncoderModel:

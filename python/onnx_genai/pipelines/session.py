@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onnx_genai.engine import Generation, ModelEngine, RequestOptions, prompt_array
+from onnx_genai.engine import AdapterSpans, Generation, KvIdentity, RequestOptions, prompt_array
 from onnx_genai.errors import AbortedError, ContextOverflowError, InvalidArgumentError, PackageError
 from onnx_genai.pipelines.session_file import read_session, write_session
 from onnx_genai.pipelines.text_model import Prompt, TextModel
@@ -24,11 +24,13 @@ __all__ = ["Session", "SessionStream", "SessionTokens"]
 class SessionTokens:
     """What :class:`Session` and :class:`AsyncSession` share: the tokens. Safe to use from many threads."""
 
-    def __init__(self, model: TextModel, *, cache_salt: str = "") -> None:
+    def __init__(self, model: TextModel, *, cache_salt: str = "", adapters: AdapterSpans = ()) -> None:
         """Use ``llm.session()``."""
         RequestOptions(cache_salt=cache_salt)  # checks it
+        model.refuse_encoder_decoder("a session")
         self._model = model
         self._cache_salt = cache_salt
+        self._adapters = adapters
         self._lock = threading.Lock()
         self._tokens: list[int] = []  # guarded by _lock
         self._is_busy = False  # guarded by _lock
@@ -50,6 +52,11 @@ class SessionTokens:
     def cache_salt(self) -> str:
         """KV is shared with requests and sessions of the same salt."""
         return self._cache_salt
+
+    @property
+    def adapter(self) -> str | None:
+        """Name of the LoRA adapter that all turns run with, also when it has been unloaded since; None without one."""
+        return self._adapters[0][1].name if self._adapters else None
 
     def append(self, text: Prompt) -> int:
         """Adds text or token ids at the end; they are computed with the next turn.
@@ -107,11 +114,12 @@ class SessionTokens:
             raise InvalidArgumentError(f"path is {path!r}; allowed: the file to read")
         engine = self._model.engine
         saved = read_session(Path(path))
-        different = engine.kv_identity.differences(saved.identity)
+        own = self._identity()
+        different = own.differences(saved.identity)
         if different and not allow_recompute:
             raise PackageError(
                 f"{path}: was made with another model or other options "
-                f"({_compared(engine, saved.identity, different)}). Load it with the model that it was made with; "
+                f"({_compared(own, saved.identity, different)}). Load it with the model that it was made with; "
                 "load_session(..., allow_recompute=True) takes its tokens and computes their KV anew"
             )
         if saved.damage and not allow_recompute:
@@ -130,7 +138,7 @@ class SessionTokens:
             self._check_context(len(saved.tokens))
             self._tokens = list(saved.tokens)
         if saved.kv_tokens and not different:
-            engine.import_kv(saved.tokens[: saved.kv_tokens], saved.kv, self._cache_salt)
+            engine.import_kv(saved.tokens[: saved.kv_tokens], saved.kv, self._cache_salt, self._adapters)
 
     def _save(self, path: str | Path) -> None:
         if not isinstance(path, (str, Path)) or not str(path):
@@ -139,8 +147,10 @@ class SessionTokens:
             self._check_idle("save")
             tokens = list(self._tokens)
         engine = self._model.engine
-        identity = engine.kv_identity
-        kv_tokens, kv = engine.export_kv(tokens, self._cache_salt) if tokens else (0, np.empty(0, dtype=np.uint8))
+        identity = self._identity()
+        kv_tokens, kv = 0, np.empty(0, dtype=np.uint8)
+        if tokens:
+            kv_tokens, kv = engine.export_kv(tokens, self._cache_salt, self._adapters)
         write_session(
             Path(path),
             identity=identity.as_dict(),
@@ -149,6 +159,11 @@ class SessionTokens:
             block_size=identity.block_size,
             kv=kv,
         )
+
+    def _identity(self) -> KvIdentity:
+        """What makes the KV of this session fit another one."""
+        identity = self._model.engine.kv_identity
+        return dataclasses.replace(identity, adapter=self._adapters[0][1].content) if self._adapters else identity
 
     def _take(self, other: SessionTokens) -> None:
         """Becomes a copy of an open session."""
@@ -161,7 +176,9 @@ class SessionTokens:
         self, params: SamplingParams | None, priority: int, timeout: float | None
     ) -> tuple[npt.NDArray[np.int64], SamplingParams, RequestOptions]:
         """Starts a turn; :meth:`_end` must follow."""
-        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=self._cache_salt)
+        options = RequestOptions(
+            priority=priority, timeout=timeout, cache_salt=self._cache_salt, adapters=self._adapters
+        )
         with self._lock:
             self._check_idle("generate")
             if not self._tokens:
@@ -253,7 +270,7 @@ class Session(SessionTokens):
 
     def fork(self) -> Session:
         """Returns a second session with the same tokens. Copies a list of ids; KV is shared."""
-        child = Session(self._model, cache_salt=self._cache_salt)
+        child = Session(self._model, cache_salt=self._cache_salt, adapters=self._adapters)
         child._take(self)
         return child
 
@@ -321,9 +338,9 @@ def _closed() -> AbortedError:
     return AbortedError("the session is closed; make a new one with llm.session()")
 
 
-def _compared(engine: ModelEngine, found: Any, names: tuple[str, ...]) -> str:
-    own = engine.kv_identity.as_dict()
-    return ", ".join(f"{name} is {_short(found.get(name))}, here {_short(own[name])}" for name in names)
+def _compared(identity: KvIdentity, found: Any, names: tuple[str, ...]) -> str:
+    own = identity.as_dict()
+    return ", ".join(f"{name} is {_short(found.get(name))}, here {_short(own.get(name))}" for name in names)
 
 
 def _short(value: object) -> str:

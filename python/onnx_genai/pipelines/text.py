@@ -14,7 +14,7 @@ from typing import Any, cast, overload
 from onnx_genai.engine import Generation, Profile, RequestOptions, Verbosity
 from onnx_genai.errors import QueueFullError
 from onnx_genai.grammar import GrammarSpec
-from onnx_genai.pipelines.chat import ChatRequest, ToolChoice, listed_tools
+from onnx_genai.pipelines.chat import ChatRequest, Tool, ToolChoice, listed_tools
 from onnx_genai.pipelines.profile_run import ProfileRun, ended
 from onnx_genai.pipelines.session import Session
 from onnx_genai.pipelines.text_model import (
@@ -39,6 +39,8 @@ class LLM(TextModel):
     * ``priority``: higher runs first, and may take the place of a running request of lower priority; 0 by default.
     * ``timeout``: seconds from now to the last token; then ``DeadlineError``. None is no limit.
     * ``cache_salt``: only requests with the same salt share cached KV.
+    * ``adapter``: name of a LoRA adapter that :meth:`load_adapter` loaded; None runs without one. Requests with
+      different adapters run side by side, and share no KV.
 
     Example:
         >>> with LLM("smollm2") as llm:  # doctest: +SKIP
@@ -55,6 +57,7 @@ class LLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        adapter: str | None = None,
         grammar: GrammarSpec | None = None,
         suffix: str | None = None,
     ) -> Result: ...
@@ -67,6 +70,7 @@ class LLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        adapter: str | None = None,
         grammar: GrammarSpec | None = None,
         suffix: str | None = None,
     ) -> list[Result]: ...
@@ -78,6 +82,7 @@ class LLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        adapter: str | None = None,
         grammar: GrammarSpec | None = None,
         suffix: str | None = None,
     ) -> Result | list[Result]:
@@ -87,10 +92,12 @@ class LLM(TextModel):
             prompts: Text, token ids, or a list of those (each text or ids). Text is taken as it is, without a chat
                 template, see :meth:`chat`.
             params: For all prompts, or one for each.
-            priority: See the class; for all prompts, as are the next two.
+            priority: See the class; for all prompts, as are the next three.
             timeout: See the class.
             cache_salt: See the class.
-            grammar: What every answer must look like; made by the functions of :mod:`onnx_genai.grammar`.
+            adapter: See the class.
+            grammar: What every answer must look like; made by the functions of :mod:`onnx_genai.grammar`. An answer
+                that runs out of tokens is led to a short end that fits, and has the finish reason ``length``.
             suffix: Text that follows, for coder models: the answer is what belongs between prompt and suffix.
 
         Returns:
@@ -102,7 +109,7 @@ class LLM(TextModel):
             DeadlineError: The time ran out.
             GenAIError: A request failed; the others of the list are dropped.
         """
-        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt, grammar=grammar)
+        options = self._options(priority, timeout, cache_salt, adapter, grammar)
         if is_single(prompts):
             generation, ids = self._submit(cast("Prompt", prompts), single_params(params), options, suffix)
             return _result(generation, ids)
@@ -136,6 +143,7 @@ class LLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        adapter: str | None = None,
         grammar: GrammarSpec | None = None,
         suffix: str | None = None,
     ) -> Iterator[Chunk]:
@@ -144,7 +152,7 @@ class LLM(TextModel):
         Raises:
             InvalidArgumentError, ContextOverflowError: At once, before the first piece.
         """
-        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt, grammar=grammar)
+        options = self._options(priority, timeout, cache_salt, adapter, grammar)
         return iter(self._submit(prompt, params, options, suffix)[0])
 
     def chat(
@@ -152,7 +160,7 @@ class LLM(TextModel):
         messages: Sequence[ChatMessage],
         params: SamplingParams | None = None,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Tool] | None = None,
         tool_choice: ToolChoice = "auto",
         parallel_tool_calls: bool = True,
         tool_format: str | None = None,
@@ -162,13 +170,15 @@ class LLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        adapter: str | None = None,
     ) -> Result:
         """Renders the messages with the chat template and generates the assistant's answer.
 
         Args:
             messages: As the template takes them; ``result.message`` of an earlier answer is one.
             params: How answers are sampled.
-            tools: OpenAI's objects. A template that knows no tools gets them described in a system message.
+            tools: OpenAI's objects, or functions with annotations (they are not called). A template that knows no
+                tools gets them described in a system message.
             tool_choice: ``auto`` leaves it to the model, ``none`` does not offer them; ``required``, or an object that
                 names a function, forces a call whose arguments fit its schema.
             parallel_tool_calls: Whether a forced answer may have several calls.
@@ -176,10 +186,12 @@ class LLM(TextModel):
             enforce_tool_calls: With ``auto``: once a call has begun, it must become a right one.
             response_format: What the answer must look like, unless it is a call: a pydantic model, a dataclass or
                 another type, a JSON schema, OpenAI's ``response_format``, or a grammar of :mod:`onnx_genai.grammar`.
+                What runs out of tokens is led to a short end that fits, and has the finish reason ``length``.
             template_kwargs: Further variables of the template, such as ``enable_thinking``.
-            priority: See the class, as the next two.
+            priority: See the class, as the next three.
             timeout: See the class.
             cache_salt: See the class.
+            adapter: See the class.
 
         Returns:
             A result whose ``text`` is the answer alone; see ``message``, ``tool_calls``, ``reasoning`` and ``parsed``.
@@ -197,7 +209,7 @@ class LLM(TextModel):
             response_format=response_format,
         )
         began = time.perf_counter()
-        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
+        options = self._options(priority, timeout, cache_salt, adapter)
         chat = self.prepare_chat(messages, params, request, template_kwargs=template_kwargs)
         options = dataclasses.replace(options, grammar=chat.grammar).left(began)
         return chat.read(self._engine.submit(chat.prompt_ids, chat.params, options).result())
@@ -207,7 +219,7 @@ class LLM(TextModel):
         messages: Sequence[ChatMessage],
         params: SamplingParams | None = None,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Tool] | None = None,
         tool_choice: ToolChoice = "auto",
         parallel_tool_calls: bool = True,
         tool_format: str | None = None,
@@ -217,6 +229,7 @@ class LLM(TextModel):
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        adapter: str | None = None,
     ) -> Iterator[ChatChunk]:
         """As :meth:`chat`, in pieces as they come: reasoning, text, and each call when it is complete.
 
@@ -231,27 +244,36 @@ class LLM(TextModel):
             response_format=response_format,
         )
         began = time.perf_counter()
-        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
+        options = self._options(priority, timeout, cache_salt, adapter)
         chat = self.prepare_chat(messages, params, request, template_kwargs=template_kwargs)
         options = dataclasses.replace(options, grammar=chat.grammar).left(began)
         generation = self._engine.submit(chat.prompt_ids, chat.params, options)
         reader = chat.reader()
         return (reader.read(chunk) for chunk in generation)
 
-    def session(self, *, cache_salt: str = "") -> Session:
+    def session(self, *, cache_salt: str = "", adapter: str | None = None) -> Session:
         """Returns an empty :class:`Session`: a text that grows turn by turn.
 
         Args:
             cache_salt: Its KV is shared with requests and sessions of the same salt.
+            adapter: The LoRA adapter that its turns run with; see :meth:`load_adapter`.
         """
-        return Session(self, cache_salt=cache_salt)
+        return Session(self, cache_salt=cache_salt, adapters=self._engine.adapters.spans(adapter))
 
-    def load_session(self, path: str | Path, *, cache_salt: str = "", allow_recompute: bool = False) -> Session:
+    def load_session(
+        self,
+        path: str | Path,
+        *,
+        cache_salt: str = "",
+        adapter: str | None = None,
+        allow_recompute: bool = False,
+    ) -> Session:
         """Returns a session that :meth:`Session.save` wrote, and puts its KV into the cache.
 
         Args:
             path: The file.
             cache_salt: As in :meth:`session`; the file has none.
+            adapter: As in :meth:`session`: the one that it was saved with.
             allow_recompute: Take the tokens even if the KV cannot be used (another model with the same vocabulary,
                 another KV type, damaged bytes); it is then computed with the next turn.
 
@@ -259,9 +281,24 @@ class LLM(TextModel):
             NotFoundError: There is no such file.
             PackageError: It is no session file, is damaged, or was made with another model.
         """
-        session = Session(self, cache_salt=cache_salt)
+        session = Session(self, cache_salt=cache_salt, adapters=self._engine.adapters.spans(adapter))
         session.restore(path, allow_recompute=allow_recompute)
         return session
+
+    def load_adapter(self, path: str | Path, name: str) -> None:
+        """Loads a LoRA adapter that requests may then name; while they run, too.
+
+        Args:
+            path: A file in ONNX Runtime's adapter format, usually ``*.onnx_adapter``, made for this export.
+            name: How requests call it.
+
+        Raises:
+            InvalidArgumentError: The name is taken, or path or name are none.
+            NotFoundError: There is no such file.
+            PackageError: It is no adapter, or one of another model; the text says in what they differ.
+            UnsupportedError: The model has no inputs for adapters.
+        """
+        self._engine.adapters.load(path, name)
 
     def start_profile(self, path: str | Path | None = None, verbosity: Verbosity = "full") -> None:
         """Starts to record what the model does; may be called while requests run.

@@ -11,14 +11,24 @@ from typing import Any
 import numpy as np
 
 from onnx_genai import package
-from onnx_genai.engine import EngineOptions, ModelEngine, PromptIds, describe_graph
+from onnx_genai.engine import EngineOptions, ModelEngine, PromptIds, RequestOptions, describe_graph
 from onnx_genai.errors import ContextOverflowError, InternalError, InvalidArgumentError, NotFoundError, UnsupportedError
-from onnx_genai.pipelines.chat import ChatAbilities, ChatRequest, PreparedChat, calls_as_text, tools_as_text
+from onnx_genai.grammar import GrammarSpec
+from onnx_genai.pipelines.chat import (
+    ChatAbilities,
+    ChatRequest,
+    PreparedChat,
+    listed_tools,
+    tools_as_text,
+)
+from onnx_genai.pipelines.messages import ChatMessage, before_user, with_calls_as_text, with_system
 from onnx_genai.pipelines.profile_run import ProfileRun
 from onnx_genai.template import ChatTemplate, GuardedPrompt
 from onnx_genai.tokenizer import Tokenizer, TokenTableData, find_fim_marks
 from onnx_genai.tokenizer.fim import STOPS as FIM_STOPS
+from onnx_genai.tools import ToolFormat
 from onnx_genai.types import Backend, Decoder, KvDtype, MemorySize, SamplingParams
+from onnx_genai.words import counted
 
 __all__ = [
     "ChatMessage",
@@ -34,9 +44,6 @@ __all__ = [
 
 Prompt = str | PromptIds
 """Text, or token ids (a list of ints or a 1-D int64/int32 array)."""
-
-ChatMessage = Mapping[str, Any]
-"""A message as chat templates take it: ``role`` and ``content``, and whatever else the template reads."""
 
 _TEMPLATE_ARGUMENTS = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
 _TAKEN_NAMES = {"self", "control_texts"}
@@ -57,12 +64,14 @@ class TextModel:
         decoder: For experts: ``paged``, ``slot`` or ``copy`` forces one; ``auto`` takes the first that can run the
             graph.
         kv_dtype: Element type of KV in the paged decoder: ``float32``, ``float16``, ``bfloat16``, ``int8``; ``auto``
-            is that of the graph.
+            is that of the graph, and ``float16`` instead of ``float32`` where weights are quantized.
         prefix_cache: Keep the KV of finished requests for later ones that begin alike.
         vram_limit: Memory of the hot tier of KV; grammar: ``auto``, bytes, ``0.5``, ``8GiB``.
         host_ram_limit: On a CPU provider memory of the hot and warm tiers together, else of the warm tier.
         disk_limit: Size of the cold tier's file; None or 0 is off, ``0.5`` is half of the free space.
         disk_folder: Where that file lies; None is a private folder below the system's one for temporary files.
+        packed_cache: Most that files of packed weights may take in the cache folder; later loads and other processes
+            map them. 0 makes none; ``auto`` is what ``ONNX_GENAI_PACKED_CACHE`` says, else 16 GiB.
         max_context: Upper bound on prompt and output tokens.
         threads: Intra-op threads; None uses the physical cores that this process may use.
         max_num_seqs: Sequences that run at once.
@@ -92,6 +101,7 @@ class TextModel:
         host_ram_limit: MemorySize = "auto",
         disk_limit: MemorySize | None = None,
         disk_folder: str | Path | None = None,
+        packed_cache: MemorySize = "auto",
         max_context: int | None = None,
         threads: int | None = None,
         max_num_seqs: int = 64,
@@ -115,6 +125,7 @@ class TextModel:
             host_ram_limit=host_ram_limit,
             disk_limit=disk_limit,
             disk_folder=disk_folder,
+            packed_cache=packed_cache,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             max_prefill_tokens_while_decoding=max_prefill_tokens_while_decoding,
@@ -137,6 +148,24 @@ class TextModel:
             self.package.require_tokenizer()  # raises, and says where it was looked for
             raise InternalError("a tokenizer appeared after the model was loaded; load it again")
         return self._tokenizer
+
+    def _options(
+        self,
+        priority: int,
+        timeout: float | None,
+        cache_salt: str,
+        adapter: str | None,
+        grammar: GrammarSpec | None = None,
+    ) -> RequestOptions:
+        """What a caller asks for beside the prompt.
+
+        Raises:
+            NotFoundError: There is no adapter of that name.
+        """
+        spans = self._engine.adapters.spans(adapter)
+        return RequestOptions(
+            priority=priority, timeout=timeout, cache_salt=cache_salt, grammar=grammar, adapters=spans
+        )
 
     def _tokenize_inside(self, table: TokenTableData) -> Callable[[str], list[int]] | None:
         """How a text is written in the middle of one. Other vocabularies mark the beginning of a text."""
@@ -169,6 +198,19 @@ class TextModel:
         """Facts about the loaded model: decoder, execution provider, threads, ONNX Runtime, limits."""
         return self._engine.info()
 
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the loaded LoRA adapters, in the order in which they were loaded."""
+        return self._engine.adapters.names
+
+    def unload_adapter(self, name: str) -> None:
+        """Frees the name of an adapter. Requests and sessions that have it keep it; then its memory is freed.
+
+        Raises:
+            NotFoundError: There is no such adapter.
+        """
+        self._engine.adapters.unload(name)
+
     def metrics(self) -> dict[str, float]:
         """Totals since the model was loaded, and gauges; ``docs/python.md`` lists the names."""
         return self._engine.metrics()
@@ -182,12 +224,17 @@ class TextModel:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """Returns the prompt text that the package's chat template makes of the messages.
+        """Returns the prompt text of a chat: what the package's chat template makes of the messages.
+
+        Tools and earlier calls that the template leaves out are described, as :meth:`prepare_chat` does, but only with
+        the defaults of ``add_generation_prompt`` and ``continue_final_message``: else it is no prompt of a chat.
 
         Raises:
             UnsupportedError: The package has no chat template.
-            InvalidArgumentError: The template refuses the messages.
+            InvalidArgumentError: The template refuses the messages, or the tools are none.
         """
+        if add_generation_prompt and not continue_final_message:
+            return self._chat_prompt(messages, ChatRequest(tools=listed_tools(tools)), template_kwargs)[0].text
         return self._needed_template().render(
             messages,
             tools=tools,
@@ -207,8 +254,7 @@ class TextModel:
 
         Control strings such as ``<|im_end|>`` in what others than the assistant said are plain text.
         """
-        messages = self._with_calls_shown(messages, tools, template_kwargs)
-        return self._chat_ids(self._guarded(messages, tools=tools, template_kwargs=template_kwargs))
+        return self._chat_ids(self._chat_prompt(messages, ChatRequest(tools=listed_tools(tools)), template_kwargs)[0])
 
     @cached_property
     def abilities(self) -> ChatAbilities:
@@ -250,21 +296,7 @@ class TextModel:
             UnsupportedError: The package has no chat template.
             InvalidArgumentError: The template or the vocabulary refuses something.
         """
-        messages = self._with_calls_shown(messages, request.offered_tools or None, template_kwargs)
-        prompt = self._guarded(messages, tools=request.offered_tools or None, template_kwargs=template_kwargs)
-        tool_format = None
-        shown_tools: Sequence[Mapping[str, Any]] | None = None
-        if request.offered_tools:
-            # A package may have a template for requests with tools only, which is made to show them.
-            shows_tools = not self._needed_template().source_for(tools=False) or prompt.text != self.render(
-                messages, template_kwargs=template_kwargs
-            )
-            tool_format = request.format_of_calls(self.abilities.tool_format if shows_tools else None)
-            if shows_tools:
-                shown_tools = request.offered_tools
-            else:
-                described = tools_as_text(request.offered_tools, tool_format)
-                prompt = self._guarded_with(described, messages, template_kwargs)
+        prompt, shown_tools, tool_format = self._chat_prompt(messages, request, template_kwargs)
         inside = self.opens_reasoning(prompt.text, messages, tools=shown_tools, template_kwargs=template_kwargs)
         form, grammar = request.answer_form(self.abilities, tool_format, inside_reasoning=inside)
         ids, own = self.prepared(self._chat_ids(prompt), params)
@@ -274,6 +306,24 @@ class TextModel:
         return PreparedChat(
             prompt_ids=plain_ids(ids), params=own, form=form, grammar=grammar, parse_type=request.parse_type
         )
+
+    def _chat_prompt(
+        self, messages: Sequence[ChatMessage], request: ChatRequest, template_kwargs: Mapping[str, Any] | None
+    ) -> tuple[GuardedPrompt, Sequence[Mapping[str, Any]] | None, ToolFormat | None]:
+        """The prompt of a chat, the tools that the template shows in it, and the format of calls if there are tools."""
+        tools = request.offered_tools or None
+        messages = self._with_calls_shown(messages, tools, template_kwargs)
+        prompt = self._guarded(messages, tools=tools, template_kwargs=template_kwargs)
+        if tools is None:
+            return prompt, None, None
+        # A package may have a template for requests with tools only, which is made to show them.
+        if (
+            not self._needed_template().source_for(tools=False)
+            or prompt.text != self._guarded(messages, template_kwargs=template_kwargs).text
+        ):
+            return prompt, tools, request.format_of_calls(self.abilities.tool_format)
+        form = request.format_of_calls(None)
+        return self._guarded_with(tools_as_text(tools, form), messages, template_kwargs), None, form
 
     def _guarded(
         self,
@@ -302,17 +352,26 @@ class TextModel:
             return messages
         try:
             shown, hidden = (
-                self.render(each, tools=tools, template_kwargs=template_kwargs) for each in (messages, without)
+                self._guarded(each, tools=tools, template_kwargs=template_kwargs).text for each in (messages, without)
             )
         except InvalidArgumentError:  # the template tells what it makes of them
             return messages
-        return messages if shown != hidden else [_with_calls_as_text(each) for each in messages]
+        return messages if shown != hidden else [with_calls_as_text(each) for each in messages]
 
     def _chat_ids(self, prompt: GuardedPrompt) -> list[int]:
         self.check_room(prompt.text)
         return self.tokenizer.encode(prompt.text, add_special_tokens=False, plain=prompt.plain)
 
+    def refuse_encoder_decoder(self, what: str) -> None:
+        """Raises UnsupportedError if the model is an encoder-decoder: its answer does not go on with its prompt."""
+        if self._engine.is_encoder_decoder:
+            raise UnsupportedError(
+                f"{self.package.root} is an encoder-decoder, which reads a whole source and answers apart from it: "
+                f"{what} is not available; use generate() with the source text"
+            )
+
     def _needed_template(self) -> ChatTemplate:
+        self.refuse_encoder_decoder("a chat")
         if self.template is None:
             raise UnsupportedError(
                 f"{self.package.root} has no chat template (chat_template.jinja or chat_template in "
@@ -327,12 +386,12 @@ class TextModel:
         first message of the user.
         """
         try:
-            prompt = self._guarded(_with_system(messages, text), template_kwargs=template_kwargs)
+            prompt = self._guarded(with_system(messages, text), template_kwargs=template_kwargs)
             if text in prompt.text:
                 return prompt
         except InvalidArgumentError:
             pass
-        return self._guarded(_before_user(messages, text), template_kwargs=template_kwargs)
+        return self._guarded(before_user(messages, text), template_kwargs=template_kwargs)
 
     def check_room(self, prompt: str | Sequence[int]) -> None:
         """Refuses what cannot be a prompt, a text whatever its tokens, without the time and memory to tokenise it.
@@ -345,7 +404,7 @@ class TextModel:
         if limit is None or len(prompt) <= limit:
             return
         if not isinstance(prompt, str):
-            size = f"has {len(prompt)} tokens"
+            size = f"has {counted(len(prompt), 'token')}"
         elif (least := self.tokenizer.least_tokens(prompt)) > limit:
             size = f"is a text of {len(prompt)} characters, which are at least {least} tokens"
         else:
@@ -395,32 +454,6 @@ class TextModel:
         return prompt, params
 
 
-def _with_system(messages: Sequence[ChatMessage], text: str) -> list[ChatMessage]:
-    """The messages with a text added to the system message, or put before them as one."""
-    first = messages[0] if messages else {}
-    if first.get("role") in ("system", "developer") and isinstance(first.get("content"), str):
-        return [{**first, "content": f"{first['content']}\n\n{text}"}, *messages[1:]]
-    return [{"role": "system", "content": text}, *messages]
-
-
-def _with_calls_as_text(message: ChatMessage) -> ChatMessage:
-    """An answer with its calls in its text, in the form in which tools are described to templates without any."""
-    content = message.get("content") or ""
-    if not message.get("tool_calls") or not isinstance(content, str):
-        return message
-    calls = [calls_as_text(message["tool_calls"])]
-    return {**message, "content": "\n".join([*([content] if content else []), *calls])}
-
-
-def _before_user(messages: Sequence[ChatMessage], text: str) -> list[ChatMessage]:
-    out = list(messages)
-    for place, message in enumerate(out):
-        if message.get("role") == "user" and isinstance(message.get("content"), str):
-            out[place] = {**message, "content": f"{text}\n\n{message['content']}"}
-            break
-    return out
-
-
 def inspect(
     model: str | Path, *, variant: str | None = None, backend: Backend = "auto"
 ) -> tuple[package.ModelPackage, dict[str, object]]:
@@ -467,7 +500,8 @@ def params_for(
             f"params is {type(params).__name__}; allowed: a SamplingParams, or a list with one for each prompt"
         )
     if len(params) != len(prompts):
-        raise InvalidArgumentError(f"params has {len(params)} entries for {len(prompts)} prompts; give one for each")
+        given = counted(len(params), "entry", "entries")
+        raise InvalidArgumentError(f"params has {given} for {counted(len(prompts), 'prompt')}; give one for each")
     return params
 
 

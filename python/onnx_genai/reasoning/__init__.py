@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from onnx_genai.reasoning.marked import MarkedText
 from onnx_genai.reasoning.markers import MARKERS, ReasoningMarkers, find_markers
 from onnx_genai.reasoning.splitter import ReasoningSplitter, split_reasoning
 
-__all__ = ["MARKERS", "ReasoningMarkers", "ReasoningSplitter", "find_markers", "split_reasoning"]
+__all__ = ["MARKERS", "MarkedText", "ReasoningMarkers", "ReasoningSplitter", "find_markers", "split_reasoning"]

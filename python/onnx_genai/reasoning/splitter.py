@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from onnx_genai.reasoning.marked import MarkedText, Piece
 from onnx_genai.reasoning.markers import ReasoningMarkers
 
 __all__ = ["ReasoningSplitter", "Split", "split_reasoning"]
@@ -20,82 +22,63 @@ class Split:
 class ReasoningSplitter:
     """Splits a stream of text. However the text is cut, the result is the same; marks belong to neither part.
 
-    White space behind the closing mark and around the opening one belongs to no part. Once the answer has begun, marks
-    in it are text (it may be about them), but for channels, where a mark is a token that nobody can write.
+    White space behind the closing mark and around the opening one belongs to no part. What a mark is,
+    :class:`~onnx_genai.reasoning.marked.MarkedText` says.
     """
 
     def __init__(self, markers: ReasoningMarkers, *, inside: bool = False) -> None:
         """``inside``: the prompt has opened the reasoning already (:meth:`ReasoningMarkers.opened_by`)."""
-        self._markers = markers
-        self._inside = inside
-        self._buffer = ""
+        self._text = MarkedText(markers, inside=inside)
+        self._blank = ""
+        """White space that may turn out to stand before a mark."""
         self._trim = inside
         """White space that comes next belongs to no part."""
-        self._answered = False
-        self.seen = inside
+
+    @property
+    def seen(self) -> bool:
         """Whether there was any reasoning."""
+        return self._text.seen
 
     @property
     def unfinished(self) -> bool:
         """The text so far ends inside reasoning, so there is no answer yet."""
-        return self._inside
+        return self._text.inside
 
     def feed(self, text: str) -> list[Split]:
         """Takes more text; returns what is certain by now."""
-        self._buffer += text
-        return self._take(at_end=False)
+        return self._take(self._text.feed(text))
 
-    def finish(self) -> list[Split]:
-        """Ends the text; returns the rest."""
-        return self._take(at_end=True)
+    def finish(self, *, was_cut: bool = False) -> list[Split]:
+        """Ends the text; returns the rest.
 
-    def _take(self, *, at_end: bool) -> list[Split]:
+        Args:
+            was_cut: More would have come, so that the beginning of a mark at the end is one, and belongs to no part.
+        """
+        out = self._take(self._text.finish(was_cut=was_cut))
+        if self._blank:
+            out.append(_split(self._blank, is_reasoning=self._text.inside))
+            self._blank = ""
+        return out
+
+    def _take(self, pieces: Sequence[Piece]) -> list[Split]:
         out: list[Split] = []
-        while True:
-            if self._answered and not self._markers.repeats:
-                self._emit(self._buffer, out, before_mark=False)
-                self._buffer = ""
-                return out
-            mark = self._markers.end if self._inside else self._markers.start
-            found = self._buffer.find(mark)
-            if found > 0 and not self._inside and not self._markers.repeats and self._buffer[:found].strip():
-                found = -1  # an answer that mentions the mark
-            if found >= 0:
-                self._emit(self._buffer[:found], out, before_mark=True)
-                self._buffer = self._buffer[found + len(mark) :]
-                self._inside = not self._inside
-                self.seen = True
-                self._trim = True
+        for piece in pieces:
+            if piece.kind == "mark":
+                self._blank, self._trim = "", True
                 continue
-            keep = 0 if at_end else _overlap(self._buffer, mark)
-            if not self._inside and not self._markers.repeats and self._buffer[: len(self._buffer) - keep].strip():
-                keep = 0
-            # White space may turn out to stand before a mark.
-            ready = self._buffer[: len(self._buffer) - keep]
-            if not at_end:
-                ready = ready.rstrip()
-            self._emit(ready, out, before_mark=False)
-            self._buffer = self._buffer[len(ready) :]
-            return out
-
-    def _emit(self, text: str, out: list[Split], *, before_mark: bool) -> None:
-        if self._trim:
-            text = text.lstrip()
-        if before_mark:
-            text = text.rstrip()
-        if not text:
-            return
-        self._trim = False
-        self._answered = not self._inside
-        out.append(Split(reasoning=text) if self._inside else Split(answer=text))
+            text = self._blank + piece.text
+            text = text.lstrip() if self._trim else text
+            is_certain = self._text.answered and piece is pieces[-1]
+            ready = text if is_certain else text.rstrip()
+            self._blank = text[len(ready) :]
+            if ready:
+                self._trim = False
+                out.append(_split(ready, is_reasoning=piece.kind == "reasoning"))
+        return out
 
 
-def _overlap(text: str, mark: str) -> int:
-    """Length of the longest end of ``text`` that ``mark`` may begin with."""
-    for size in range(min(len(mark) - 1, len(text)), 0, -1):
-        if text.endswith(mark[:size]):
-            return size
-    return 0
+def _split(text: str, *, is_reasoning: bool) -> Split:
+    return Split(reasoning=text) if is_reasoning else Split(answer=text)
 
 
 def split_reasoning(text: str, markers: ReasoningMarkers, *, inside: bool = False) -> tuple[str, str, bool]:

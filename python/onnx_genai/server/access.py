@@ -92,6 +92,10 @@ class ErrorBoundary:
             if scope["type"] != "http" or started:
                 raise
             answer = api_error(error)
+            if answer.status == 504 and scope["state"].get("asked_timeout"):
+                # Nothing failed, and the client would ask again by itself.
+                answer.status = 408
+                answer.headers["x-should-retry"] = "false"
             facts = scope["state"]["log"]
             facts["error"] = answer.code
             if answer.status >= 500 and answer.code == "internal_error":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Sequence
 
 from starlette.applications import Starlette
@@ -37,6 +38,8 @@ from onnx_genai.server.unavailable import unavailable_routes
 
 __all__ = ["create_app", "create_state"]
 
+_log = logging.getLogger("onnx_genai.server")
+
 
 def create_state(models: Sequence[ModelSpec], config: ServerConfig) -> ServerState:
     """What the routes of a new server share; loads nothing yet.
@@ -44,7 +47,9 @@ def create_state(models: Sequence[ModelSpec], config: ServerConfig) -> ServerSta
     Raises:
         InvalidArgumentError: No model, or two with one name.
     """
-    registry = ModelRegistry(models, ttl=config.model_ttl, max_loaded=config.max_loaded_models)
+    registry = ModelRegistry(
+        models, ttl=config.model_ttl, max_loaded=config.max_loaded_models, max_bytes=config.max_model_bytes
+    )
     live = LiveRequests(config.limits.max_open_requests)
     return ServerState(
         config=config,
@@ -122,8 +127,11 @@ async def _sweep(state: ServerState) -> None:
     waits = [state.config.limits.session_ttl, *([state.config.model_ttl] if state.config.model_ttl else [])]
     while True:
         await asyncio.sleep(min(max(min(waits) / 4, 0.05), 30.0))
-        state.sessions.sweep()
-        await state.models.unload_unused()
+        try:
+            state.sessions.sweep()
+            await state.models.unload_unused()
+        except Exception:  # noqa: BLE001  the next time may be better
+            _log.exception("what nobody uses could not be looked through; this is tried again")
 
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:

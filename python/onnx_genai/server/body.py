@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 import re
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -14,15 +12,17 @@ from starlette.requests import ClientDisconnect, Request
 
 from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError, ClientGone
+from onnx_genai.server.live import LiveRequests
 from onnx_genai.server.schemas.base import RequestModel
+from onnx_genai.server.strict_json import LARGE_BYTES, parse_json
 
-__all__ = ["parse_json", "read_body", "read_request"]
+__all__ = ["read_body", "read_request"]
 
 Model = TypeVar("Model", bound=RequestModel)
 
-MAX_DEPTH = 64
 _TOKEN_FIELDS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
-_LARGE_BYTES = 256 * 2**10
+_SMALL_BYTES = 64 * 2**10
+"""Bodies up to this size are read before it is known whether there is a place for the request."""
 _DROP_FACTOR = 4
 _DROP_SECONDS = 2.0
 _WANTED = {
@@ -42,14 +42,14 @@ _JSON_NAMES = {
 }
 _ALTERNATIVE = re.compile(r"str|int|float|bool|(dict|list)\[.*|[a-z]+-\w*(\[.*)?")
 """How pydantic names one of several types that a field may have."""
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-async def read_request(request: Request, kind: type[Model], limits: Limits) -> Model:
+async def read_request(request: Request, kind: type[Model], limits: Limits, live: LiveRequests) -> Model:
     """The body as a checked object.
 
     Raises:
-        ApiError: 400 no JSON or a wrong field, 408 too slow, 413 too large, 415 another content type.
+        ApiError: 400 no JSON or a wrong field, 408 too slow, 413 too large, 415 another content type; for large bodies
+            what ``live.admit`` raises as well.
         ClientGone: The client hung up before the end.
     """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -57,9 +57,14 @@ async def read_request(request: Request, kind: type[Model], limits: Limits) -> M
         raise ApiError(
             415, f"The content type is {content_type or 'missing'!r:.80}; send application/json.", code="content_type"
         )
-    raw = await read_body(request, limits)
+    size = request.headers.get("content-length", "")
+    if size.isdecimal() and int(size[:18]) <= _SMALL_BYTES:
+        raw = await read_body(request, limits)
+    else:
+        with live.reading() as refusal:
+            raw = await read_body(request, limits, refusal)
     # Large bodies would hold up every stream while they are parsed.
-    parsed = await asyncio.to_thread(parse_json, raw) if len(raw) > _LARGE_BYTES else parse_json(raw)
+    parsed = await asyncio.to_thread(parse_json, raw) if len(raw) > LARGE_BYTES else parse_json(raw)
     if not isinstance(parsed, dict):
         raise ApiError(400, f"The body is a JSON {type(parsed).__name__}; send an object.", code="invalid_json")
     try:
@@ -69,78 +74,60 @@ async def read_request(request: Request, kind: type[Model], limits: Limits) -> M
     model.check_refused()
     asked = (getattr(model, name, None) for name in _TOKEN_FIELDS)
     request.scope["state"]["max_tokens"] = next((value for value in asked if value is not None), None)
+    own, most = getattr(model, "timeout", None), limits.request_timeout
+    request.scope["state"]["asked_timeout"] = own is not None and (most is None or own < most)
     return model
 
 
-async def read_body(request: Request, limits: Limits) -> bytes:
+async def read_body(request: Request, limits: Limits, refusal: ApiError | None = None) -> bytes:
     """The bytes of the body; at most ``limits.max_body_bytes`` are ever held.
 
-    The rest of one that is too large is taken and dropped, within bounds: a connection that is closed with data in it
-    is reset, and then many clients never see the answer.
+    The rest of one that is too large, or all of one that is refused, is taken and dropped, within bounds: a connection
+    that is closed with data in it is reset, and then many clients never see the answer.
     """
     limit, timeout = limits.max_body_bytes, limits.body_timeout
     declared = request.headers.get("content-length", "")
     is_large = declared.isdecimal() and int(declared[:18]) > limit
     if is_large:
+        refusal = _too_large(limits)
+    if refusal is not None:
         # Who asks before sending is told at once; so is who would send for long.
-        if "expect" in request.headers or int(declared[:18]) > _DROP_FACTOR * limit:
-            raise _too_large(limits)
+        if "expect" in request.headers or (is_large and int(declared[:18]) > _DROP_FACTOR * limit):
+            raise refusal
         timeout = min(timeout, _DROP_SECONDS)
-    body = _Body(limit)
+    body = _Body(limit if refusal is None else 0, _DROP_FACTOR * limit)
     try:
         await asyncio.wait_for(body.read(request), timeout)
     except ClientDisconnect as error:
         raise ClientGone from error
     except asyncio.TimeoutError as error:
-        if not is_large and body.size <= limit:
+        if refusal is None and body.size <= limit:
             raise ApiError(
                 408,
                 f"The body did not arrive within {limits.body_timeout:g} seconds.",
                 code="body_timeout",
                 headers={"Connection": "close"},
             ) from error
-    if is_large or body.size > limit:
+    if refusal is not None:
+        raise refusal
+    if body.size > limit:
         raise _too_large(limits)
     return b"".join(body.pieces)
 
 
-def parse_json(raw: bytes) -> Any:
-    """Strict JSON: no NaN, no infinity, no lone surrogate, no deep nesting.
-
-    Raises:
-        ApiError: 400; the text says what and where, without the content.
-    """
-    try:
-        value = json.loads(raw.decode("utf-8"), parse_constant=_refused_constant, parse_float=_finite)
-    except UnicodeDecodeError as error:
-        raise ApiError(400, f"The body is not UTF-8 (byte {error.start}).", code="invalid_json") from error
-    except json.JSONDecodeError as error:
-        raise ApiError(
-            400, f"The body is not JSON: {error.msg} (line {error.lineno} column {error.colno}).", code="invalid_json"
-        ) from error
-    except RecursionError as error:
-        raise _too_deep() from error
-    except ValueError as error:  # a number that Python refuses
-        raise ApiError(400, "The body has a number that cannot be represented.", code="invalid_json") from error
-    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
-        _check_depth(value)
-    if _SURROGATE.search(raw):
-        _check_text(value)
-    return value
-
-
 class _Body:
-    """What came of a body; nothing once that is above ``limit``."""
+    """What came of a body; nothing once that is above ``limit``. Nobody reads further than ``most``."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, most: int) -> None:
         self._limit = limit
+        self._most = most
         self.size = 0
         self.pieces: list[bytes] = []
 
     async def read(self, request: Request) -> None:
         async for piece in request.stream():
             self.size += len(piece)
-            if self.size > _DROP_FACTOR * self._limit:
+            if self.size > self._most:
                 return
             if self.size > self._limit:
                 self.pieces.clear()
@@ -184,42 +171,6 @@ def _model_names(kind: type[RequestModel] = RequestModel) -> set[str]:
     return {kind.__name__}.union(*map(_model_names, kind.__subclasses__()))
 
 
-def _refused_constant(name: str) -> float:
-    raise ValueError(name)
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(text)
-    return value
-
-
-def _check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for each in level
-            for child in (each.values() if isinstance(each, dict) else each)
-            if isinstance(child, (dict, list))
-        ]
-        if not level:
-            return
-    raise _too_deep()
-
-
-def _check_text(value: Any) -> None:
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ApiError(
-            400,
-            "The body has a lone surrogate (\\ud800..\\udfff) in a text; send text that UTF-8 can hold.",
-            code="invalid_json",
-        ) from error
-
-
 def _too_large(limits: Limits) -> ApiError:
     return ApiError(
         413,
@@ -227,7 +178,3 @@ def _too_large(limits: Limits) -> ApiError:
         code="body_too_large",
         headers={"Connection": "close"},
     )
-
-
-def _too_deep() -> ApiError:
-    return ApiError(400, f"The body is nested more than {MAX_DEPTH} levels deep.", code="invalid_json")

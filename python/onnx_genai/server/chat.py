@@ -12,14 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from onnx_genai.server.body import read_request
 from onnx_genai.server.errors import ApiError
 from onnx_genai.server.large_json import json_answer
 from onnx_genai.server.model import CallPart, ChatAnswer, ChatCall, ChatPart, CompletionOptions
 from onnx_genai.server.schemas.chat import ChatCompletionRequest
 from onnx_genai.server.sessions import SESSION_HEADER, ChatSession, SessionStore
 from onnx_genai.server.state import Running, ServerState
-from onnx_genai.server.streaming import ReleasingEvent, data_event
+from onnx_genai.server.streaming import ChoiceEvents, ReleasingEvent, data_event
 from onnx_genai.server.wire import chat_logprobs, finish_reason, new_id, usage_object
 from onnx_genai.types import Usage
 
@@ -38,8 +37,7 @@ class ChatRoutes:
 
     async def create(self, request: Request) -> Response:
         """Answers a chat, as a whole or as a stream."""
-        limits = self._state.config.limits
-        body = await read_request(request, ChatCompletionRequest, limits)
+        body = await self._state.read(request, ChatCompletionRequest)
         body.check_fields()
         session = self._session(request, body)
         call = self._call(body, session)
@@ -68,7 +66,7 @@ class ChatRoutes:
         if given is None:
             return None
         session = self._state.sessions.get(given.strip(), request.state.owner)
-        if body.model and self._state.models.find(body.model).spec.name != session.model:
+        if body.model and self._state.models.served_name(body.model) != session.model:
             raise _bad("model", f"the session belongs to the model {session.model!r}; ask for that, or for none")
         if (body.n or 1) != 1:
             raise _bad("n", f"n is {body.n}; a session goes on with one answer, so fork it for each further one")
@@ -207,7 +205,7 @@ class _Chunks:
 
     def __init__(self, body: ChatCompletionRequest, head: _Head) -> None:
         self._base = head.object("chat.completion.chunk")
-        self._tail: dict[str, Any] = {"usage": None} if body.include_usage else {}
+        self._events = ChoiceEvents(self._base, {"usage": None} if body.include_usage else {})
         self._wants_logprobs = bool(body.logprobs)
         self.answers: dict[int, _Message] = {}
         self.reasons: list[str] = []
@@ -241,8 +239,7 @@ class _Chunks:
         return data_event({**self._base, "choices": [], "usage": usage_object(usage, reasoning_tokens)})
 
     def _chunk(self, index: int, delta: dict[str, Any], reason: str | None = None, logprobs: Any = None) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        return data_event({**self._base, "choices": [choice], **self._tail})
+        return self._events.of({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason})
 
 
 def _call_deltas(calls: tuple[CallPart, ...]) -> list[dict[str, Any]]:

@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from onnx_genai.server.body import read_request
 from onnx_genai.server.large_json import json_answer
 from onnx_genai.server.legacy_logprobs import LegacyLogprobs
 from onnx_genai.server.merging import merged
@@ -21,7 +20,7 @@ from onnx_genai.server.model import CompletionOptions, ServedModel
 from onnx_genai.server.schemas.completions import CompletionRequest
 from onnx_genai.server.scoring import score_prompt
 from onnx_genai.server.state import Running, ServerState
-from onnx_genai.server.streaming import ReleasingEvent, data_event
+from onnx_genai.server.streaming import ChoiceEvents, ReleasingEvent, data_event
 from onnx_genai.server.wire import finish_reason, finite_logprob, new_id, usage_object
 from onnx_genai.types import Choice, Chunk, Result, SamplingParams, TokenLogprob, Usage
 
@@ -41,7 +40,7 @@ class CompletionRoutes:
     async def create(self, request: Request) -> Response:
         """Continues one or many prompts, as a whole or as a stream."""
         limits = self._state.config.limits
-        body = await read_request(request, CompletionRequest, limits)
+        body = await self._state.read(request, CompletionRequest)
         body.check_fields(limits)
         prompts = body.prompts(limits)
         wants_rank = body.candidates > (body.n or 1)
@@ -155,15 +154,14 @@ async def _events(
 ) -> AsyncGenerator[bytes, None]:
     """The chunks of a streamed answer."""
     base = head.object()
-    tail: dict[str, Any] = {"usage": None} if body.include_usage else {}
+    events = ChoiceEvents(base, {"usage": None} if body.include_usage else {})
     shown: dict[int, int] = {}
     lists: dict[int, LegacyLogprobs] = {}
     reasons: list[str] = []
     usages: list[Usage] = []
 
     def chunk(index: int, text: str, reason: str | None = None, logprobs: Any = None) -> bytes:
-        choice = {"text": text, "index": index, "logprobs": logprobs, "finish_reason": reason}
-        return data_event({**base, "choices": [choice], **tail})
+        return events.of({"text": text, "index": index, "logprobs": logprobs, "finish_reason": reason})
 
     def start(prompt: str | list[int]) -> AsyncGenerator[Chunk, None]:
         return running.model.complete_stream(prompt, params, options, body.suffix or None)

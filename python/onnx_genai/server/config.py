@@ -87,10 +87,14 @@ class ModelSpec:
     """Opens it; called in a thread of its own."""
     aliases: tuple[str, ...] = ()
     """Further names."""
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters that ``load`` loads with it; clients ask for ``name:adapter``."""
     eager: bool = True
     """Load when the server starts, and not at the first request."""
     kind: ModelKind | None = None
     """What ``load`` gives: text is a language model; None: known once it is loaded."""
+    size_bytes: int = 0
+    """An estimate of the memory that it takes, used until it was loaded once; 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +120,8 @@ class ServerConfig:
     """Seconds after which an unused model is unloaded; None keeps it."""
     max_loaded_models: int | None = None
     """Models in memory at once; the one unused for longest makes room."""
+    max_model_bytes: int | None = None
+    """Memory that all loaded models may hold, with their KV; the one unused for longest makes room."""
     tracing: Tracing | None = None
     """Where the spans of requests go; None makes none. The server closes it when it ends."""
     page: bool = True
@@ -131,6 +137,10 @@ class ServerConfig:
             )
         if not 0 <= self.port < 2**16:
             raise InvalidArgumentError(f"port is {self.port}; allowed: 0..65535, 0 takes a free one")
+        for name in ("max_loaded_models", "max_model_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidArgumentError(f"{name} is {value}; allowed: 1 or more, or None for no bound")
         for name in ("heartbeat", "drain_timeout"):
             if not 0 <= getattr(self, name) <= MAX_SECONDS:
                 raise InvalidArgumentError(

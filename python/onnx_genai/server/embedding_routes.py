@@ -13,7 +13,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from onnx_genai.errors import DeadlineError
-from onnx_genai.server.body import read_request
 from onnx_genai.server.config import Limits
 from onnx_genai.server.encoder import ServedEncoder
 from onnx_genai.server.large_json import json_answer
@@ -43,7 +42,7 @@ class EmbeddingRoutes:
     async def embed(self, request: Request) -> Response:
         """One vector for each text, in their order."""
         limits = self._state.config.limits
-        body = await read_request(request, EmbeddingRequest, limits)
+        body = await self._state.read(request, EmbeddingRequest)
         texts = body.texts(limits)
         async with self._state.encoding(request, "embeddings", body.model) as running:
             work = _embedded(running.model, texts, body, running.name)
@@ -54,7 +53,7 @@ class EmbeddingRoutes:
     async def rerank(self, request: Request) -> Response:
         """The documents in the order in which they fit the query."""
         limits = self._state.config.limits
-        body = await read_request(request, RerankRequest, limits)
+        body = await self._state.read(request, RerankRequest)
         documents = body.texts(limits)
         async with self._state.encoding(request, "rerank", body.model) as running:
             work = running.model.rerank(body.query, documents, top_n=body.top_n, truncate=bool(body.truncate))

@@ -40,6 +40,10 @@ class ServedEncoder:
         """Nothing can be computed any more."""
         return self._embedder.closed
 
+    def held_bytes(self) -> int:
+        """Memory for weights: the size of their files."""
+        return self._embedder.package.weights_bytes
+
     def info(self) -> dict[str, object]:
         """Facts, as ``AsyncEmbedder.info``, without places in the file system."""
         return {name: value for name, value in self._embedder.info().items() if not name.endswith("_path")}

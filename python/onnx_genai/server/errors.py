@@ -18,6 +18,7 @@ __all__ = [
     "error_body",
     "error_response",
     "http_exception",
+    "is_anthropic",
     "late",
 ]
 
@@ -115,9 +116,14 @@ def anthropic_body(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 
 
+def is_anthropic(path: str) -> bool:
+    """Whether callers of the path expect Anthropic's forms."""
+    return path.startswith("/v1/messages")
+
+
 def error_response(error: ApiError, path: str) -> JSONResponse:
     """The error as a whole response, in the form that callers of the path expect."""
-    body = anthropic_body(error) if path.startswith("/v1/messages") else error_body(error)
+    body = anthropic_body(error) if is_anthropic(path) else error_body(error)
     return JSONResponse(body, error.status, headers=error.headers)
 
 

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from onnx_genai.server.errors import ApiError
-from onnx_genai.server.registry import ModelEntry
+from onnx_genai.server.registry import ModelEntry, adapter_name
 from onnx_genai.server.state import ServerState
 from onnx_genai.server.wire import server_version
 
@@ -48,12 +48,17 @@ class InfoRoutes:
 
     async def models(self, request: Request) -> Response:
         """All models, loaded or not."""
-        data = [_model_object(entry) for entry in self._state.models.entries.values()]
+        data = []
+        for entry in self._state.models.entries.values():
+            data.append(_model_object(entry))
+            data += [_adapter_object(entry, adapter_name(entry.spec, each)) for each in entry.spec.adapters]
         return JSONResponse({"object": "list", "data": data})
 
     async def model(self, request: Request) -> Response:
-        """One model, by its name or an alias."""
-        return JSONResponse(_model_object(self._state.models.find(request.path_params["model_id"])))
+        """One model, by its name or an alias, perhaps with an adapter."""
+        asked = request.path_params["model_id"]
+        entry, name = self._state.models.find(asked), self._state.models.served_name(asked)
+        return JSONResponse(_model_object(entry) if name == entry.spec.name else _adapter_object(entry, name))
 
     async def metrics(self, request: Request) -> Response:
         """Numbers for Prometheus."""
@@ -112,6 +117,11 @@ def _model_object(entry: ModelEntry) -> dict[str, Any]:
     if entry.model is not None:
         value["max_model_len"] = entry.model.context_limit
     return value
+
+
+def _adapter_object(entry: ModelEntry, name: str) -> dict[str, Any]:
+    """A model with an adapter; ``parent`` is the model."""
+    return {**_model_object(entry), "id": name, "parent": entry.spec.name}
 
 
 def _properties(entry: ModelEntry) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -121,6 +122,7 @@ class LiveRequests:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self._num_read = 0
         self.open: dict[int, LiveRequest] = {}
         self.is_draining = False
 
@@ -130,21 +132,37 @@ class LiveRequests:
         Raises:
             ApiError: 429 there is none; 503 the server is shutting down. Both say when to try again.
         """
+        refusal = self._refusal(len(self.open))
+        if refusal is not None:
+            raise refusal
+        return LiveRequest(self, request, route, time_limit)
+
+    @contextmanager
+    def reading(self) -> Iterator[ApiError | None]:
+        """While a large body is read, which counts as an open request for other bodies; why it need not be read."""
+        refusal = self._refusal(len(self.open) + self._num_read)
+        self._num_read += 1
+        try:
+            yield refusal
+        finally:
+            self._num_read -= 1
+
+    def _refusal(self, num_open: int) -> ApiError | None:
         if self.is_draining:
-            raise ApiError(
+            return ApiError(
                 503,
                 "The server is shutting down.",
                 code="shutting_down",
                 headers={"Retry-After": "5", "Connection": "close"},
             )
-        if len(self.open) >= self._limit:
-            raise ApiError(
+        if num_open >= self._limit:
+            return ApiError(
                 429,
                 f"The server is at its limit of {self._limit} open requests; try again.",
                 code="overloaded",
                 headers={"Retry-After": "1"},
             )
-        return LiveRequest(self, request, route, time_limit)
+        return None
 
     def abort_all(self) -> None:
         """Ends all open requests with an error."""

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from onnx_genai.server.body import read_request
 from onnx_genai.server.errors import ApiError, anthropic_body
 from onnx_genai.server.model import CallPart, ChatCall, ChatPart
 from onnx_genai.server.schemas.messages import CountTokensRequest, MessagesRequest
@@ -40,7 +39,7 @@ class MessageRoutes:
     async def create(self, request: Request) -> Response:
         """Answers a chat, as a whole or as a stream."""
         limits = self._state.config.limits
-        body = await read_request(request, MessagesRequest, limits)
+        body = await self._state.read(request, MessagesRequest)
         call = body.call(limits)
         async with AsyncExitStack() as stack:
             let_in = self._state.running(request, "messages", body.model, time_limit=call.options.timeout)
@@ -63,7 +62,7 @@ class MessageRoutes:
     async def count_tokens(self, request: Request) -> Response:
         """How many tokens a chat has as a prompt."""
         limits = self._state.config.limits
-        body = await read_request(request, CountTokensRequest, limits)
+        body = await self._state.read(request, CountTokensRequest)
         messages, tools = body.template_messages(), body.tool_objects(limits)
         async with self._state.running(request, "count_tokens", body.model) as running:
             encode = running.model.encode_chat(messages, tools=tools, template_kwargs=body.template_kwargs())

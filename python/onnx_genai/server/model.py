@@ -18,6 +18,8 @@ from onnx_genai.types import Chunk, Result, SamplingParams, TokenLogprob, Usage
 __all__ = ["CallPart", "ChatAnswer", "ChatCall", "ChatPart", "CompletionOptions", "ServedModel"]
 
 _OF_GRAMMARS = ("the JSON schema ", "the Lark grammar ", "the grammar ")
+_PLACES = ("_path", "packed_weights")
+"""How facts end that name files."""
 _LONG_TEXT = 512
 """Characters from which a text is tokenised outside of the event loop."""
 
@@ -111,8 +113,14 @@ class ChatAnswer:
 class ServedModel:
     """A loaded model."""
 
-    def __init__(self, llm: AsyncLLM) -> None:
+    def __init__(self, llm: AsyncLLM, *, adapter: str | None = None) -> None:
+        """``adapter`` is what answers run with."""
         self._llm = llm
+        self._adapter = adapter
+
+    def with_adapter(self, name: str) -> ServedModel:
+        """The same model, whose answers run with one of its adapters."""
+        return ServedModel(self._llm, adapter=name)
 
     @property
     def context_limit(self) -> int | None:
@@ -128,13 +136,23 @@ class ServedModel:
         return self._llm.template is not None
 
     @property
+    def is_encoder_decoder(self) -> bool:
+        """A prompt is a source, to which the answer stands apart."""
+        return self._llm.engine.is_encoder_decoder
+
+    @property
     def is_closed(self) -> bool:
         """The engine has ended, and nothing can be computed any more."""
         return self._llm.engine.closed
 
+    def held_bytes(self) -> int:
+        """Memory for weights and KV now, without what a run takes."""
+        memory = self._llm.engine.memory()
+        return sum(part or 0 for part in (memory.weights_bytes, memory.kv_bytes, memory.warm_bytes))
+
     def info(self) -> dict[str, object]:
         """Facts, as ``AsyncLLM.info``, without places in the file system."""
-        return {name: value for name, value in self._llm.info().items() if not name.endswith("_path")}
+        return {name: value for name, value in self._llm.info().items() if not name.endswith(_PLACES)}
 
     def metrics(self) -> dict[str, float]:
         """Numbers of the engine; does not wait for it."""
@@ -213,14 +231,14 @@ class ServedModel:
     ) -> Result:
         """Continues a text or token ids, up to ``suffix`` if there is one."""
         ids, own = await self._prompt(prompt, suffix, params)
-        return await self._llm.generate(ids, own, **options.as_arguments())
+        return await self._llm.generate(ids, own, **options.as_arguments(), adapter=self._adapter)
 
     async def complete_stream(
         self, prompt: str | Sequence[int], params: SamplingParams, options: CompletionOptions, suffix: str | None = None
     ) -> AsyncGenerator[Chunk, None]:
         """:meth:`complete`, piece by piece."""
         ids, own = await self._prompt(prompt, suffix, params)
-        async with aclosing(self._llm.stream(ids, own, **options.as_arguments())) as pieces:
+        async with aclosing(self._llm.stream(ids, own, **options.as_arguments(), adapter=self._adapter)) as pieces:
             async for piece in pieces:
                 yield piece
 
@@ -228,14 +246,14 @@ class ServedModel:
         """Answers a chat."""
         self._need_template()
         with _named(call):
-            result = await self._llm.chat(call.messages, call.params, **call.as_arguments())
+            result = await self._llm.chat(call.messages, call.params, **call.as_arguments(), adapter=self._adapter)
         return ChatAnswer(choices=tuple(_part(choice) for choice in result.choices), usage=result.usage)
 
     async def chat_stream(self, call: ChatCall) -> AsyncGenerator[ChatPart, None]:
         """:meth:`chat`, piece by piece."""
         self._need_template()
         with _named(call):
-            stream = self._llm.chat_stream(call.messages, call.params, **call.as_arguments())
+            stream = self._llm.chat_stream(call.messages, call.params, **call.as_arguments(), adapter=self._adapter)
             async with aclosing(stream) as pieces:
                 async for piece in pieces:
                     yield _part(piece)

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from onnx_genai.server.errors import is_anthropic
 from onnx_genai.server.schemas.chat import ChatCompletionRequest
 from onnx_genai.server.schemas.completions import CompletionRequest
 from onnx_genai.server.schemas.embeddings import EmbeddingRequest, RerankRequest
@@ -60,9 +61,10 @@ OPERATIONS: tuple[tuple[str, str, str, type[BaseModel] | None], ...] = (
     ("get", "/docs", "This document as a page.", None),
     ("get", "/", "The chat page, for browsers. Needs no key.", None),
     ("get", "/page/{name}", "A file of the chat page. Needs no key.", None),
-    *(("post", path, f"Not available ({what}); answers 501.", None) for path, what in UNAVAILABLE.items()),
 )
 """Method, path, what it does, schema of the body."""
+
+_MISSING = "Not available, answered with 501: " + ", ".join(f"{path} ({what})" for path, what in UNAVAILABLE.items())
 
 
 class DocumentRoutes:
@@ -88,7 +90,7 @@ class DocumentRoutes:
 
 @cache
 def openapi_document() -> dict[str, Any]:
-    """The OpenAPI 3.1 document of all routes."""
+    """The OpenAPI 3.1 document of all routes that do something."""
     bodies = list(dict.fromkeys(model for _, _, _, model in OPERATIONS if model is not None))
     names, definitions = models_json_schema(
         [(model, "validation") for model in bodies], ref_template="#/components/schemas/{model}"
@@ -97,13 +99,7 @@ def openapi_document() -> dict[str, Any]:
     for method, path, summary, model in OPERATIONS:
         operation: dict[str, Any] = {
             "summary": summary,
-            "responses": {
-                "200": {"description": "Done."},
-                "default": {
-                    "description": "An error.",
-                    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-                },
-            },
+            "responses": _responses(method, path),
         }
         if "{" in path:
             name = path.partition("{")[2].partition("}")[0]
@@ -116,10 +112,10 @@ def openapi_document() -> dict[str, Any]:
         paths.setdefault(path, {})[method] = operation
     return {
         "openapi": "3.1.0",
-        "info": {"title": "onnx-genai", "version": server_version()},
+        "info": {"title": "onnx-genai", "version": server_version(), "description": _MISSING},
         "paths": paths,
         "components": {
-            "schemas": {**definitions.get("$defs", {}), "Error": _ERROR},
+            "schemas": {**definitions.get("$defs", {}), "Error": _ERROR, "AnthropicError": _ANTHROPIC_ERROR},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -127,6 +123,19 @@ def openapi_document() -> dict[str, Any]:
         },
     }
 
+
+def _responses(method: str, path: str) -> dict[str, Any]:
+    error = "AnthropicError" if is_anthropic(path) else "Error"
+    return {
+        "201" if (method, path) in _MAKING else "200": {"description": "Done."},
+        "default": {
+            "description": "An error.",
+            "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{error}"}}},
+        },
+    }
+
+
+_MAKING = {("post", "/v1/sessions"), ("post", "/v1/sessions/{session_id}/fork")}
 
 _ERROR = {
     "type": "object",
@@ -142,6 +151,19 @@ _ERROR = {
                 "code": {"type": ["string", "null"]},
             },
         }
+    },
+}
+
+_ANTHROPIC_ERROR = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message"],
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+        },
     },
 }
 
@@ -164,4 +186,5 @@ def _page() -> str:
         "td{vertical-align:top;padding:.3em 1em .3em 0}</style>"
         f"<h1>onnx-genai {html.escape(server_version())}</h1>"
         f"<p>The same for programs: <code>/openapi.json</code></p><table>{''.join(rows)}</table>"
+        f"<p>{html.escape(_MISSING)}</p>"
     )

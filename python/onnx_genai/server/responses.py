@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from onnx_genai.server.body import read_request
 from onnx_genai.server.config import Limits
 from onnx_genai.server.errors import ApiError
 from onnx_genai.server.keeping import OwnedStore, held_bytes
@@ -90,7 +89,7 @@ class ResponseRoutes:
     async def create(self, request: Request) -> Response:
         """Answers, as a whole or as a stream."""
         limits = self._state.config.limits
-        body = await read_request(request, ResponseRequest, limits)
+        body = await self._state.read(request, ResponseRequest)
         owner: str = request.state.owner
         history: list[Mapping[str, Any]] = [*body.new_messages()]
         if body.previous_response_id is not None:

@@ -20,8 +20,15 @@ async def score_prompt(
     which log-probabilities are, so they are those of the prompt. Cost: one step a token.
 
     Raises:
-        ApiError: The prompt has more than ``limit`` tokens.
+        ApiError: The prompt has more than ``limit`` tokens, or is the source of an encoder-decoder.
     """
+    if model.is_encoder_decoder:
+        raise ApiError(
+            400,
+            "echo with logprobs asks how likely the prompt is; this model is an encoder-decoder, which does not tell",
+            param="echo",
+            code="unsupported_parameter",
+        )
     if len(ids) > limit:
         raise ApiError(
             400,

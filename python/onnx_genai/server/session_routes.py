@@ -6,7 +6,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from onnx_genai.server.body import read_request
 from onnx_genai.server.large_json import json_answer
 from onnx_genai.server.schemas.text import RewindRequest, SessionRequest
 from onnx_genai.server.sessions import ChatSession
@@ -35,10 +34,11 @@ class SessionRoutes:
 
     async def create(self, request: Request) -> Response:
         """Makes a session, with the messages that it begins with."""
-        body = await read_request(request, SessionRequest, self._state.config.limits)
+        body = await self._state.read(request, SessionRequest)
         entry = self._state.text_entry(body.model)
         messages = [message.for_template(index) for index, message in enumerate(body.messages or ())]
-        session = self._state.sessions.create(request.state.owner, entry.spec.name, messages)
+        name = self._state.models.served_name(body.model or entry.spec.name)
+        session = self._state.sessions.create(request.state.owner, name, messages)
         return JSONResponse(session.as_object(), 201)
 
     async def list(self, request: Request) -> Response:
@@ -63,7 +63,7 @@ class SessionRoutes:
 
     async def rewind(self, request: Request) -> Response:
         """Keeps the first messages of a session."""
-        body = await read_request(request, RewindRequest, self._state.config.limits)
+        body = await self._state.read(request, RewindRequest)
         session = self._session(request)
         session.rewind(body.num_messages)
         return JSONResponse(session.as_object())

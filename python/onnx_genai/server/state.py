@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from starlette.requests import Request
 
 from onnx_genai.pipelines import ModelKind
+from onnx_genai.server.body import read_request
 from onnx_genai.server.config import ServerConfig
 from onnx_genai.server.encoder import ServedEncoder
 from onnx_genai.server.errors import ApiError, api_error
@@ -16,10 +18,13 @@ from onnx_genai.server.live import LiveRequest, LiveRequests
 from onnx_genai.server.metrics import Meter, ServerMetrics
 from onnx_genai.server.model import ServedModel
 from onnx_genai.server.registry import ModelEntry, ModelRegistry
+from onnx_genai.server.schemas.base import RequestModel
 from onnx_genai.server.sessions import SESSION_HEADER, SessionStore
 from onnx_genai.server.streaming import EventStream
 
 __all__ = ["Running", "RunningEncoder", "ServerState"]
+
+Model = TypeVar("Model", bound=RequestModel)
 
 _WITHOUT_SESSIONS = frozenset({"completions", "messages", "responses"})
 _GENERATING = _WITHOUT_SESSIONS | {"chat"}
@@ -69,6 +74,10 @@ class ServerState:
     metrics: ServerMetrics
     sessions: SessionStore
 
+    async def read(self, request: Request, kind: type[Model]) -> Model:
+        """The body of a request, as :func:`~onnx_genai.server.body.read_request` gives it."""
+        return await read_request(request, kind, self.config.limits, self.live)
+
     @asynccontextmanager
     async def running(
         self, request: Request, route: str, model: str | None, *, time_limit: float | None = None
@@ -87,7 +96,7 @@ class ServerState:
             )
         with self.live.admit(request, route, time_limit or self.config.limits.request_timeout) as live:
             async with AsyncExitStack() as stack:
-                name, served = await live.run(stack.enter_async_context(self.models.use(entry.spec.name)))
+                name, served = await live.run(stack.enter_async_context(self.models.use(model or entry.spec.name)))
                 if not isinstance(served, ServedModel):
                     raise _wrong_kind(name, served.kind)
                 if route in _GENERATING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -18,7 +18,7 @@ from onnx_genai.errors import AbortedError
 from onnx_genai.server.errors import ApiError, ClientGone, api_error, error_body, late
 from onnx_genai.server.live import LiveRequest, wait_for_hang_up
 
-__all__ = ["EventStream", "ReleasingEvent", "data_event"]
+__all__ = ["ChoiceEvents", "EventStream", "ReleasingEvent", "data_event"]
 
 _END = object()
 _HEARTBEAT = b": keep-alive\n\n"
@@ -32,6 +32,19 @@ def data_event(value: Any, name: str | None = None) -> bytes:
     data = _JSON.encode(value)
     head = f"event: {name}\n" if name is not None else ""
     return f"{head}data: {data}\n\n".encode()
+
+
+class ChoiceEvents:
+    """Events that differ in their choice only: what stands around it is written once, and not for every token."""
+
+    def __init__(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """``before`` and ``after`` are the fields around ``choices``; there is one before it."""
+        self._head = f'data: {_JSON.encode(before)[:-1]},"choices":['
+        self._tail = f"],{_JSON.encode(after)[1:]}\n\n" if after else "]}\n\n"
+
+    def of(self, choice: Mapping[str, Any]) -> bytes:
+        """As ``data_event({**before, "choices": [choice], **after})``."""
+        return f"{self._head}{_JSON.encode(choice)}{self._tail}".encode()
 
 
 def _openai_error(error: ApiError) -> bytes:

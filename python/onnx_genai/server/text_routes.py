@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from onnx_genai.server.body import read_request
 from onnx_genai.server.errors import ApiError
 from onnx_genai.server.large_json import json_answer
 from onnx_genai.server.model import ServedModel
@@ -36,7 +35,7 @@ class TextRoutes:
 
     async def tokenize(self, request: Request) -> Response:
         """Token ids of a text, or of the prompt of a chat."""
-        body = await read_request(request, TokenizeRequest, self._state.config.limits)
+        body = await self._state.read(request, TokenizeRequest)
         given = [each for each in (body.prompt, body.content, body.messages) if each is not None]
         if len(given) != 1:
             raise ApiError(400, "give one of prompt, content and messages", param="prompt", code="invalid_value")
@@ -75,7 +74,7 @@ class TextRoutes:
     async def detokenize(self, request: Request) -> Response:
         """The text of token ids."""
         limits = self._state.config.limits
-        body = await read_request(request, DetokenizeRequest, limits)
+        body = await self._state.read(request, DetokenizeRequest)
         if len(body.tokens) > limits.max_detokenized_tokens:
             raise bad_value(
                 "tokens",
@@ -88,7 +87,7 @@ class TextRoutes:
 
     async def apply_template(self, request: Request) -> Response:
         """The prompt text that a chat becomes."""
-        body = await read_request(request, TemplateRequest, self._state.config.limits)
+        body = await self._state.read(request, TemplateRequest)
         messages = [message.for_template(index) for index, message in enumerate(body.messages)]
         async with self._state.running(request, "apply-template", body.model) as running:
             render = running.model.render(

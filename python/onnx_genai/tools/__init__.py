@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onnx_genai.tools.calls import Call, Region, ToolFormat
 from onnx_genai.tools.formats import FORMATS, detect_format, get_format
+from onnx_genai.tools.functions import function_tool
 from onnx_genai.tools.schemas import ToolSchemas
 from onnx_genai.tools.stream import ToolCallParser, parse_tool_calls
 
@@ -15,6 +16,7 @@ __all__ = [
     "ToolFormat",
     "ToolSchemas",
     "detect_format",
+    "function_tool",
     "get_format",
     "parse_tool_calls",
 ]

@@ -40,13 +40,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A piece of text that a format has understood. Without calls it is ordinary text, unless ``silent``."""
+    """A piece of text that a format has understood. Without calls it is ordinary text, unless it is marked."""
 
     length: int
     """Characters, from the opener on; at least 1."""
     calls: tuple[Call, ...] = ()
     silent: bool = False
     """Marks that are neither text nor a call."""
+    unfinished: bool = False
+    """A call that was begun and not ended, and that more text could have ended. Only when the text has ended."""
 
 
 class ToolFormat(Protocol):
@@ -77,9 +79,10 @@ class ToolFormat(Protocol):
     def parse(self, text: str, tools: ToolSchemas, scan: Scan, *, at_end: bool) -> Region | None:
         """Reads the region that ``text`` begins with. Raises nothing, whatever a model writes.
 
-        Returns None while more text is needed, which is never the case ``at_end``. A region does not change when more
-        text follows, so that a stream gives what the whole text gives. Until then ``scan`` is the same at every
-        call for a region, so that what was looked through once is not looked through again.
+        Returns None while more text may make a call of it, which is never the case ``at_end``. What no text can make a
+        call of is at once a region without calls: its opener alone, or more where its end is known. A region does not
+        change when more text follows, so that a stream gives what the whole text gives. Until then ``scan`` is the same
+        at every call for a region, so that what was looked through once is not looked through again.
         """
         ...
 

@@ -38,7 +38,9 @@ class Channels:
                 return Region(len(mark), silent=True)
         opener = next(mark for mark in self.openers if text.startswith(mark))
         if text.find("<|message|>", 0, self._head_limit) < 0:
-            return None if not at_end and len(text) < self._head_limit else Region(len(opener))
+            if len(text) >= self._head_limit:
+                return Region(len(opener))
+            return Region(len(text), unfinished=True) if at_end else None
         head = self._head.match(text)
         if head is None:
             return Region(len(opener))
@@ -60,4 +62,16 @@ class Channels:
         except ValueError:
             arguments = None
         name = recipient.removeprefix("functions.")
-        return Region(length, () if arguments is None else (Call(name, arguments),))
+        calls = () if arguments is None else (Call(name, arguments),)
+        may_go_on = found < 0 and self._body_begun(text[head.end() :].lstrip())
+        return Region(length, calls, unfinished=may_go_on and not calls)
+
+    def _body_begun(self, body: str) -> bool:
+        """Whether more text may make a whole message of it: an object and a mark."""
+        end = 0
+        if body.startswith("{"):
+            found = Scan().json_end(body, 0)
+            if not found:
+                return found is None
+            end = found
+        return any(mark.startswith(body[end:].lstrip()) for mark in self._ends)

@@ -28,7 +28,7 @@ FORMATS: dict[str, ToolFormat] = {
             argument_keys=("parameters",),
         ),
         JsonList("phi4", "<|tool_call|>", "<|/tool_call|>"),
-        JsonList("functools", "functools"),
+        JsonList("functools", "functools["),
         JsonList("granite", "<|tool_call|>"),
         GemmaCode(),
         FunctionGemma(),

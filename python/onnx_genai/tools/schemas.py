@@ -24,6 +24,9 @@ class ToolSchemas:
                 parameters = function.get("parameters")
                 self._parameters[function["name"]] = parameters if isinstance(parameters, Mapping) else {}
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
     def __contains__(self, name: object) -> bool:
         return name in self._parameters
 

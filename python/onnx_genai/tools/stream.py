@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,13 +12,17 @@ from onnx_genai.tools.schemas import ToolSchemas
 
 __all__ = ["ToolCallParser", "parse_tool_calls"]
 
+_PLAIN = re.compile(r"[\w\s:]*(?:```)?")
+
 
 class ToolCallParser:
     """Splits a stream of text into ordinary text and calls.
 
     A call is handed out when it is complete and right, so that nothing has to be taken back; what turns out to be no
-    call is handed out as the text it is, and ``malformed`` counts it. However the text is cut, the result is the same.
-    White space that stands alone beside calls is dropped.
+    call is handed out as the text it is, as soon as that is known, and ``malformed`` counts it. So is a call that the
+    model began and did not end. One that was cut, and that more text could have ended, is neither text nor a call:
+    ``unfinished`` has it. However the text is cut, the result is the same. White space that stands alone
+    beside calls is dropped.
 
     Example:
         >>> parser = ToolCallParser(FORMATS["hermes"])  # doctest: +SKIP
@@ -38,33 +43,46 @@ class ToolCallParser:
         self._any_call = False
         self.malformed = 0
         """Pieces that began like a call and were none."""
+        self.unfinished = ""
+        """What began like a call and was cut, mark and all."""
 
     def feed(self, text: str) -> list[str | Call]:
         """Takes more text; returns what is certain by now, in order: pieces of text and calls."""
         self._buffer += text
         return self._take(at_end=False)
 
-    def finish(self) -> list[str | Call]:
-        """Ends the text; returns the rest."""
-        return self._take(at_end=True)
+    def finish(self, *, was_cut: bool = False) -> list[str | Call]:
+        """Ends the text; returns the rest.
 
-    def _take(self, *, at_end: bool) -> list[str | Call]:
+        Args:
+            was_cut: More would have come, so that an opener's beginning at the end is one, and a call that was begun
+                is no text.
+        """
+        return self._take(at_end=True, was_cut=was_cut)
+
+    def _take(self, *, at_end: bool, was_cut: bool = False) -> list[str | Call]:
         out: list[str | Call] = []
         while self._buffer:
-            start, certain = self._next_opener(at_end=at_end)
+            start, certain = self._next_opener(at_end=at_end, was_cut=was_cut)
             self._text(self._buffer[:start], out)
             self._buffer = self._buffer[start:]
-            if not self._buffer or not certain:
+            if not self._buffer:
+                break
+            if not certain:
+                if at_end:
+                    self._region(Region(len(self._buffer), unfinished=was_cut), out)
                 break
             region = self._form.parse(self._buffer, self._tools, self._scan, at_end=at_end)
             if region is None:
                 break
+            if region.unfinished and not was_cut:
+                region = Region(region.length)
             self._region(region, out)
         if at_end and self._blank and not self._any_call:
             out.append(self._blank)
         return _joined(out)
 
-    def _next_opener(self, *, at_end: bool) -> tuple[int, bool]:
+    def _next_opener(self, *, at_end: bool, was_cut: bool) -> tuple[int, bool]:
         """Where the first opener stands, or may stand when more text comes; and whether it is one."""
         buffer = self._buffer
         if not self._any_text:
@@ -81,10 +99,11 @@ class ToolCallParser:
                 best = found
         if best < len(buffer):
             return best, True
-        if at_end:
+        if at_end and not was_cut:
             return len(buffer), False
         for opener in self._form.openers:
-            for size in range(min(len(opener) - 1, len(buffer)), 0, -1):
+            least = _telling_size(opener) if at_end else 1
+            for size in range(min(len(opener) - 1, len(buffer)), least - 1, -1):
                 if buffer.endswith(opener[:size]):
                     best = min(best, len(buffer) - size)
                     break
@@ -110,9 +129,18 @@ class ToolCallParser:
             self._any_text = False
             self._any_call = True
             out.extend(region.calls)
+        elif region.unfinished:
+            self._blank = ""
+            self.unfinished += piece
         elif not region.silent:
             self.malformed += 1
             self._text(piece, out)
+
+
+def _telling_size(opener: str) -> int:
+    """How many of its first characters tell an opener from words, and from a fence that ends a block of code."""
+    found = _PLAIN.match(opener)
+    return 1 if found is None else found.end() + 1
 
 
 def _joined(items: list[str | Call]) -> list[str | Call]:

@@ -13,6 +13,7 @@ pytest.importorskip("prompt_toolkit")
 pytest.importorskip("pyte")
 pytest.importorskip("pexpect")
 
+from tests.chrome_trace import check_trace, read_trace
 from tests.cli.emulator import Terminal
 
 Package = Callable[..., Path]
@@ -40,17 +41,23 @@ def session(folder: Path, model: Path) -> list[tuple[str, str]]:
         ("/pages", "not paged"),
         ("/profile", "profile report off"),
         ("/profile verbosity ops", "profile verbosity ops"),
+        (f"/profile trace {folder / 'a trace'}", "a trace (ops)"),
+        ("/regen", "MiB ]"),
+        ("/profile on", "profile report on"),
+        ("/regen", "generated tokens"),
+        ("/profile off", "profile report off"),
+        ("/profile trace off", "timeline off"),
         ("/regen", "the same comes again"),
         ("/edit second", "MiB ]"),
-        ("/fork try", "branch try, 1 turns"),
+        ("/fork try", "branch try, 1 turn"),
         ("third", "MiB ]"),
         ("/fork", "* try"),
         ("/undo", "1 turn left"),
         ("/rewind", "1  second"),
         ("/rewind 0", "0 turns left"),
-        ("/fork main", "branch main, 1 turns"),
+        ("/fork main", "branch main, 1 turn"),
         (f"/save {folder / 't'}", "saved "),
-        (f"/load {folder / 't.json'}", "loaded 1 turns"),
+        (f"/load {folder / 't.json'}", "loaded 1 turn"),
         ("/raw", "raw mode enabled"),
         ("/raw", "raw mode disabled"),
         ("/image x.png", "it accepts text"),
@@ -77,6 +84,7 @@ def test_every_command_works_on_a_terminal(scripted_package: Package, tmp_path: 
     env = {"ONNX_GENAI_REPL_HISTORY": str(tmp_path / "history")}
     with Terminal("run", model, columns=columns, rows=40, env=env) as terminal:
         terminal.wait_for("Ask anything")
+        traced = 0
         for line, shown in session(tmp_path, model):
             start = len(terminal.raw)
             terminal.type(f"{line}\r")
@@ -88,6 +96,13 @@ def test_every_command_works_on_a_terminal(scripted_package: Package, tmp_path: 
                 return wanted in seen and "Askanything" in seen.rpartition(wanted)[2]
 
             terminal.wait_until(is_there, f"{shown!r} after {line!r}")
+            if b"[profile] wrote" in terminal.raw[start:]:
+                # The file is there after each turn, and has all of them.
+                traced += 1
+                events = read_trace(tmp_path / "a trace")
+                check_trace(events)
+                assert sum(event["name"] == "turn" for event in events) == traced
+        assert traced == 2
         terminal.type("/exit\r")
         assert terminal.wait_for_end() == 0
 

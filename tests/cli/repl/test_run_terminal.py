@@ -81,7 +81,7 @@ def test_banner_prompt_and_toolbar(start: Start) -> None:
 
 
 def test_answer_is_rendered_and_numbers_settle_in_two_lines(start: Start) -> None:
-    with start() as terminal:
+    with start(columns=120) as terminal:
         terminal.type("Hi\r")
         terminal.wait_for("rss ")
         terminal.wait_for(EMPTY)
@@ -90,9 +90,28 @@ def test_answer_is_rendered_and_numbers_settle_in_two_lines(start: Start) -> Non
         assert answer == SHOWN
         assert first.startswith("[ ")
         assert " in · " in first
+        assert " · backend copy on cpu · " in first
         assert first.endswith("finish eos")
         assert second.startswith("  cache ")
         assert second.endswith("MiB ]")
+        assert b"\x1b[?1049h" not in terminal.raw  # what was said stays in the scrollback
+
+
+def test_numbers_have_the_pages_of_the_turn(checksum_package: Package, tmp_path: Path) -> None:
+    words = " ".join(f"w{number}" for number in range(5, 45))
+    env = {"ONNX_GENAI_REPL_HISTORY": str(tmp_path / "history")}
+    options = ("--raw", "--max-new-tokens", "4", "--vram-limit", "16384")
+    with Terminal("run", checksum_package("gqa"), *options, columns=120, env=env) as terminal:
+        terminal.wait_for(">>>")
+        terminal.type(f"{words}\r")
+        terminal.wait_for("MiB ]")
+        terminal.wait_for(EMPTY)
+        terminal.type(f"{words.replace('w', 'w1')}\r")
+        terminal.wait_for("MiB ]", 2)
+
+        first, second = (line for line in terminal.all_text.split("\n") if line.endswith("MiB ]"))
+        assert " · pg +3/-3 · rss " in first
+        assert " · pg +3/-3 hot 1 · rss " in second
 
 
 @pytest.mark.parametrize(
@@ -121,6 +140,7 @@ def test_history_is_kept_for_the_next_session(start: Start, tmp_path: Path) -> N
     with start() as terminal:
         terminal.type("first\r")
         terminal.wait_for("rss ")
+        terminal.wait_for(EMPTY)
         terminal.type("\x04")
         assert terminal.wait_for_end() == 0
     assert (tmp_path / "history").stat().st_mode & 0o777 == 0o600
@@ -130,10 +150,23 @@ def test_history_is_kept_for_the_next_session(start: Start, tmp_path: Path) -> N
         terminal.wait_for(">>> first")
 
 
+def test_history_keeps_the_newest_thousand_lines(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    path.write_text("".join(f'"line {number}"\n' for number in range(1005)), encoding="utf-8")
+
+    with start() as terminal:
+        terminal.type("\x1b[A")
+        terminal.wait_for(">>> line 1004")
+
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines == [f'"line {number}"' for number in range(5, 1005)]
+
+
 def test_private_session_writes_no_history(start: Start, tmp_path: Path) -> None:
     with start("--private") as terminal:
         terminal.type("secret\r")
         terminal.wait_for("rss ")
+        terminal.wait_for(EMPTY)
         terminal.type("\x04")
         assert terminal.wait_for_end() == 0
 
@@ -177,6 +210,7 @@ def test_double_slash_is_a_message(start: Start) -> None:
     with start() as terminal:
         terminal.type("//help me\r")
         terminal.wait_for("rss ")
+        terminal.wait_for(EMPTY)
         terminal.type("/show history\r")
         terminal.wait_for("user: /help me")
 
@@ -207,6 +241,7 @@ def test_edit_puts_the_last_message_into_the_editor(start: Start) -> None:
     with start() as terminal:
         terminal.type("once\r")
         terminal.wait_for("rss ")
+        terminal.wait_for(EMPTY)
         terminal.type("/edit\r")
         terminal.wait_for(">>> once", 2)
         terminal.type(" more\r")
@@ -259,6 +294,19 @@ def test_control_characters_of_a_model_do_not_reach_the_terminal(start: Start) -
             terminal.type("Hi\r")
             terminal.wait_for("a[2J]0;titleb")
             assert b"\x1b]0;title" not in terminal.raw
+
+
+def test_raw_mode_shows_the_text_as_it_is(start: Start) -> None:
+    with start(says="**Fish**.") as terminal:
+        terminal.type("Hi\r")
+        terminal.wait_for("rss ")
+        assert below(terminal, ">>> Hi")[0] == "Fish."
+        terminal.type("/raw\r")
+        terminal.wait_for("raw mode enabled")
+        terminal.type("Ho\r")
+        terminal.wait_for("rss ", 2)
+
+        assert below(terminal, ">>> Ho")[0] == "**Fish**."
 
 
 def test_reasoning_is_dim_and_apart(start: Start) -> None:
@@ -342,6 +390,16 @@ def test_ctrl_c_after_a_stopped_answer_leaves(start: Start) -> None:
         terminal.type("\x03")
 
         assert terminal.wait_for_end() == 130
+
+
+def test_keys_typed_while_an_answer_comes_wait_for_the_prompt(start: Start) -> None:
+    with start(says="a long answer " * 8, slow=0.05) as terminal:
+        terminal.type("Hi\r")
+        terminal.wait_for("a long")
+        terminal.type("/session\r\x04")
+
+        assert terminal.wait_for_end() == 0
+        assert "1 user, 1 assistant" in terminal.all_text
 
 
 def test_ctrl_d_leaves_with_success(start: Start) -> None:

@@ -6,6 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+pytest.importorskip("prompt_toolkit")
+
+from onnx_genai.cli.profile_report import KvPages
+from onnx_genai.cli.repl.screen import status_line
 from onnx_genai.cli.stats import Stats, block_lines, finish_word
 
 FULL = Stats(
@@ -20,7 +24,7 @@ FULL = Stats(
     finished=12.45,
     finish="max",
     budget_cap=(50, 11),
-    pages=(5, 2),
+    pages=KvPages(allocated=5, freed=2, hot_evictions=0, prefix_evictions=0, allocation_failures=0),
     resident=3 * 1024**2 + 512 * 1024,
 )
 
@@ -67,7 +71,41 @@ def test_block_given_one_token_has_a_first_token_time_but_no_rate() -> None:
 
 
 def test_block_given_an_idle_pool_has_no_pages() -> None:
-    assert "pg" not in block_lines(replace(FULL, pages=(0, 0)), 120)[1]
+    totals = dict.fromkeys(("kv_allocated_blocks", "kv_freed_blocks", "kv_failed_reserves"), 7.0)
+
+    assert KvPages.between(totals, totals) is None
+    assert KvPages.between({}, {}) is None
+    assert "pg" not in block_lines(replace(FULL, pages=None), 120)[1]
+
+
+def test_block_given_a_pool_under_pressure_says_what_was_pushed_out() -> None:
+    before = {"kv_allocated_blocks": 10.0, "kv_freed_blocks": 4.0, "kv_swapped_out_blocks": 1.0}
+    after = {
+        "kv_allocated_blocks": 1510.0,
+        "kv_freed_blocks": 7.0,
+        "kv_swapped_out_blocks": 3.0,
+        "kv_evicted_blocks": 1200.0,
+        "kv_failed_reserves": 1.0,
+    }
+
+    pages = KvPages.between(before, after)
+
+    assert block_lines(replace(FULL, pages=pages), 120)[1] == (
+        "  cache 300/1.2k 25% · ctx 1.2k/8.2k · pg +1.5k/-3 hot 2 pref 1.2k fail 1 · rss 3.5 MiB ]"
+    )
+
+
+def test_status_beneath_an_answer_has_count_rate_first_token_and_context() -> None:
+    assert status_line(FULL, 2.0) == "11 tok · 5.0 tok/s · ttft 250 ms · ctx 1.2k / 8.2k · Ctrl-C stops"
+    one = replace(FULL, completion_tokens=1, last_token=10.25, context_limit=None)
+    assert status_line(one, 0.3) == "1 tok · ttft 250 ms · Ctrl-C stops"
+
+
+def test_status_before_the_first_token_tells_what_is_read() -> None:
+    waiting = replace(FULL, completion_tokens=0, first_token=None, last_token=None)
+
+    assert status_line(waiting, 1.25)[1:] == " reading 1200 tokens · 1.2 s · Ctrl-C stops"
+    assert status_line(replace(waiting, prompt_tokens=1), 0.0)[1:] == " reading 1 token · 0.0 s · Ctrl-C stops"
 
 
 @pytest.mark.parametrize(

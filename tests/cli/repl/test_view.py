@@ -5,13 +5,17 @@ from __future__ import annotations
 import io
 import random
 import re
+import threading
 
 import pytest
 
 from onnx_genai.cli.repl import markdown
-from onnx_genai.cli.repl.view import LiveView, printable, wrapped
+from onnx_genai.cli.repl.view import REGION_ROWS, LiveView, printable, wrapped
 
 pyte = pytest.importorskip("pyte")
+
+TIMEOUT = 200
+"""Seconds to wait for what must come; long, as machines are busy."""
 
 ANSWER = """# Sea
 
@@ -104,9 +108,11 @@ def test_wrapped_keeps_line_ends_and_cuts_long_words() -> None:
 class _Drawn:
     """A view on an emulated terminal."""
 
-    def __init__(self, columns: int = 60, rows: int = 12, *, status: bool = True) -> None:
+    def __init__(
+        self, columns: int = 60, rows: int = 12, *, status: bool = True, out: io.StringIO | None = None
+    ) -> None:
         self.screen = pyte.HistoryScreen(columns, rows, history=1000, ratio=1)
-        self.out = io.StringIO()
+        self.out = io.StringIO() if out is None else out
         self.now = 0.0
         self.view = LiveView(
             self.out,
@@ -176,6 +182,74 @@ def test_view_given_no_text_shows_the_status_and_takes_it_away() -> None:
 
     assert drawn.text == ""
     assert drawn.out.getvalue().endswith("\x1b[?25h")
+
+
+class _Counted(io.StringIO):
+    """Counts what is drawn: each drawing is one write and one flush."""
+
+    drawings = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn_twice = threading.Event()
+
+    def flush(self) -> None:
+        self.drawings += 1
+        if self.drawings == 2:
+            self.drawn_twice.set()
+
+
+def _counting() -> tuple[_Drawn, _Counted]:
+    drawn = _Drawn(out=_Counted())
+    assert isinstance(drawn.out, _Counted)
+    assert drawn.out.drawings == 1  # the status before any text
+    return drawn, drawn.out
+
+
+def test_view_draws_the_first_text_at_once_and_then_waits() -> None:
+    drawn, out = _counting()
+
+    counts = []
+    for now in (0.001, 0.002, 0.05, 0.1, 0.1015, 0.15, 0.2, 0.203):
+        drawn.now = now
+        drawn.view.add("a", "content")
+        counts.append(out.drawings)
+
+    # At once, and then when 100 ms have passed since the last time: at 0.1015 and at 0.203.
+    assert counts == [2, 2, 2, 2, 3, 3, 3, 4]
+    drawn.view.finish()
+    assert drawn.text == "a" * 8
+
+
+def test_view_given_a_thousand_pieces_a_second_draws_ten_times() -> None:
+    drawn, out = _counting()
+
+    for number in range(1, 1001):
+        drawn.now = number / 1000
+        drawn.view.add("a ", "content")
+
+    assert 9 <= out.drawings - 2 <= 10  # without the status and the first text
+
+
+def test_view_changes_eight_rows_and_the_status_at_most() -> None:
+    drawn = _Drawn(rows=40)
+    for number in range(60):
+        drawn.add(f"a line of text {number}\n")
+    drawn.view.finish()
+
+    moves = [int(rows) for rows in re.findall(r"\x1b\[(\d+)A", drawn.out.getvalue())]
+    assert max(moves) == REGION_ROWS + 1  # from the status up to the first row: eight rows and a blank one between
+    assert REGION_ROWS == 8
+    assert "\x1b[?1049h" not in drawn.out.getvalue()  # no other screen
+
+
+def test_view_moves_the_status_while_nothing_comes() -> None:
+    drawn, out = _counting()
+
+    drawn.now = 0.5
+    assert out.drawn_twice.wait(TIMEOUT)
+
+    assert out.drawings == 2
 
 
 def test_view_given_no_status_draws_the_answer_alone() -> None:

@@ -1,13 +1,17 @@
 // Runs one flow after the other with OpenAI's client for JavaScript and prints what came of them as one JSON object.
 //
-//   node flows.mjs BASE_URL NODE_MODULES CHAT_MODEL TOOL_MODEL FORM_MODEL FIRST_CHOICE
+//   node flows.mjs SETTINGS
 //
-// NODE_MODULES is the folder that holds the package "openai"; FIRST_CHOICE is the tool_choice of the first turn.
+// SETTINGS is a JSON object: `baseURL`; `hesitantURL`, which says "come again" to the first three requests; `modules`,
+// the folder that holds the package "openai"; names of models, `chatModel`, `toolModel`, `formModel`, `vectorModel`;
+// `texts`, of which vectors are made; `firstChoice`, the tool_choice of the first turn.
 
 import { createRequire } from "node:module";
 import path from "node:path";
 
-const [baseURL, modules, chatModel, toolModel, formModel, firstChoice] = process.argv.slice(2);
+const { baseURL, hesitantURL, modules, chatModel, toolModel, formModel, vectorModel, texts, firstChoice } = JSON.parse(
+  process.argv[2],
+);
 const require = createRequire(path.join(path.resolve(modules), "flows.js"));
 const { OpenAI } = require("openai");
 
@@ -162,6 +166,15 @@ async function completions() {
   return { whole: whole.choices.map((each) => each.text), texts };
 }
 
+async function embeddings() {
+  const body = { model: vectorModel, input: texts };
+  const coded = await client.embeddings.create(body); // asks for base64 and decodes it
+  const plain = await client.embeddings.create({ ...body, encoding_format: "float" });
+  const cut = await client.embeddings.create({ ...body, dimensions: 3 });
+  const vectors = (answer) => answer.data.map((each) => Array.from(each.embedding));
+  return { coded: vectors(coded), plain: vectors(plain), cut: vectors(cut), usage: coded.usage };
+}
+
 async function models() {
   const ids = [];
   for await (const model of client.models.list()) ids.push(model.id);
@@ -191,6 +204,20 @@ async function errors() {
   return found;
 }
 
+async function retries() {
+  const body = { ...short, messages: hi };
+  const once = new OpenAI({ baseURL: hesitantURL, apiKey: "any", maxRetries: 0, timeout: 300_000 });
+  const patient = new OpenAI({ baseURL: hesitantURL, apiKey: "any", maxRetries: 2, timeout: 300_000 });
+  let refused = null;
+  try {
+    await once.chat.completions.create(body);
+  } catch (error) {
+    refused = { kind: error.constructor.name, status: error.status, code: error.code };
+  }
+  const answer = await patient.chat.completions.create(body);
+  return { refused, text: answer.choices[0].message.content };
+}
+
 const flows = {
   chat,
   streamedChat,
@@ -203,8 +230,10 @@ const flows = {
   form,
   responses,
   completions,
+  embeddings,
   models,
   errors,
+  retries,
 };
 const results = {};
 for (const [name, flow] of Object.entries(flows)) {

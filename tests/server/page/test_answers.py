@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from tests.server.page.reading import (
     RICH,
@@ -30,6 +31,7 @@ def test_a_message_is_sent_with_enter_and_its_answer_shown_with_its_figures(open
     stats = page.text(".stats")
     assert "17 tokens" in stats
     assert "cached" in stats
+    assert re.fullmatch(r"first after (\d+ ms|\d+\.\d s)", page.text(".stat.first"))
     assert "/ 4,096 tokens" in page.text("#window")
     assert page.js("document.querySelector('#prompt').value") == ""
     assert "Hi there" in page.text("#chat-list .current")
@@ -125,6 +127,7 @@ def test_an_edited_message_goes_on_from_there_and_the_old_branch_stays(opened: O
     send(page, "second", answers=2)
 
     page.click(".user [aria-label^='Edit']", 0)
+    assert page.js("probe.gap('.edit', '.assistant')") >= 16  # the answer below does not touch the box
     fill(page, ".edit textarea", "changed")
     page.key("Enter")
     page.wait("document.querySelector('.bubble')?.innerText === 'changed'")

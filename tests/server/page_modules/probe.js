@@ -79,6 +79,12 @@ window.probe = {
     return left >= 0 && right <= innerWidth;
   },
 
+  /** Pixels between the bottom of an element and the top of another. */
+  gap(above, below) {
+    const [first, second] = [above, below].map((each) => document.querySelector(each).getBoundingClientRect());
+    return second.top - first.bottom;
+  },
+
   /** What is said, message by message. */
   messages() {
     return [...document.querySelectorAll(".bubble, .assistant > .prose")].map((element) => element.innerText.trim());

@@ -21,7 +21,7 @@ __all__ = ["COMMANDS", "complete", "find"]
 CATEGORIES = ("help", "session", "model", "diagnostics", "input")
 MAX_PATHS = 200
 WIDE = 34
-"""A usage that is longer does not widen the column."""
+"""A usage that is longer does not widen the column, and stands alone."""
 
 
 def _help(repl: Repl, argument: str) -> None:

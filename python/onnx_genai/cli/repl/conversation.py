@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onnx_genai.errors import InvalidArgumentError, NotFoundError
+from onnx_genai.words import counted
 
 __all__ = ["Conversation", "Message", "Totals"]
 
@@ -151,7 +152,7 @@ class Conversation:
             InvalidArgumentError: There are fewer.
         """
         if not 0 <= turns <= self.num_turns:
-            raise InvalidArgumentError(f"there are {self.num_turns} turns; give how many to keep, 0..{self.num_turns}")
+            raise InvalidArgumentError(f"there {_is(self.num_turns)}; give how many to keep, 0..{self.num_turns}")
         starts = [*self._starts(), len(self.messages)]
         del self.messages[starts[turns] :]
 
@@ -232,7 +233,11 @@ class Conversation:
         if not self.num_turns:
             raise InvalidArgumentError("nothing was said yet; type a message first")
         if not 1 <= turns <= self.num_turns:
-            raise InvalidArgumentError(f"there are {self.num_turns} turns; give a number in 1..{self.num_turns}")
+            raise InvalidArgumentError(f"there {_is(self.num_turns)}; give a number in 1..{self.num_turns}")
+
+
+def _is(turns: int) -> str:
+    return f"{'is' if turns == 1 else 'are'} {counted(turns, 'turn')}"
 
 
 def _starts(messages: Sequence[Message]) -> list[int]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from onnx_genai.cli.repl.command import Command
 from onnx_genai.errors import InvalidArgumentError
+from onnx_genai.words import counted
 
 if TYPE_CHECKING:
     from onnx_genai.cli.repl.loop import Repl
@@ -47,18 +48,24 @@ def _pages(repl: Repl, _argument: str) -> None:
     repl.screen.table(
         f"KV pages {_bar(held, kept, total)} {100 * (held + kept) / total:.0f} %",
         [
-            ("held by running requests", f"{held} of {total} pages of {block} tokens"),
-            ("kept for later turns", f"{kept} pages, {kept * block} tokens"),
-            ("free", f"{total - held - kept} pages"),
+            ("held by running requests", f"{_part(held, total, 'page')} of {counted(block, 'token')}"),
+            ("kept for later turns", f"{counted(kept, 'page')}, {counted(kept * block, 'token')}"),
+            ("free", counted(total - held - kept, "page")),
+            ("token slots in use", _part((held + kept) * block, total * block, "token")),
+            ("live sequences", f"{int(now['num_running'])} running, {int(now['num_waiting'])} waiting"),
             *(
-                (f"{tier} tier", f"{int(now[f'kv_{tier}_used_blocks'])} of {int(now[f'kv_{tier}_blocks'])} pages")
+                (f"{tier} tier", _part(now[f"kv_{tier}_used_blocks"], now[f"kv_{tier}_blocks"], "page"))
                 for tier in ("warm", "cold")
                 if now[f"kv_{tier}_blocks"]
             ),
-            ("evicted so far", f"{int(now['kv_evicted_blocks'])} pages"),
-            ("reused so far", f"{int(now['prefix_hit_tokens'])} of {int(now['prefix_queried_tokens'])} prompt tokens"),
+            ("evicted so far", counted(int(now["kv_evicted_blocks"]), "page")),
+            ("reused so far", _part(now["prefix_hit_tokens"], now["prefix_queried_tokens"], "prompt token")),
         ],
     )
+
+
+def _part(part: float, whole: float, noun: str) -> str:
+    return f"{int(part)} of {counted(int(whole), noun)}"
 
 
 def _bar(held: int, kept: int, total: int) -> str:

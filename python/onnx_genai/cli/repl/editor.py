@@ -110,6 +110,10 @@ class LineReader:
             ) from error
 
 
+class _LeftError(Exception):
+    """The prompt was left because of a signal."""
+
+
 class Editor:
     """A line editor: history, completion, lines of more than one row, paste that sends nothing by itself."""
 
@@ -175,18 +179,45 @@ class Editor:
         )
 
         app = self._session.app
+        self._is_reading = False
+        self._exit: int | None = None
 
-        def look(_: object) -> None:
-            if not app.is_done and interrupted():
+        def look(_: object = None) -> None:
+            if app.is_done or not app.is_running:
+                return
+            if self._exit is not None:
+                app.exit(exception=_LeftError)
+            elif interrupted():
                 app.exit(exception=KeyboardInterrupt)
 
+        self._look = look
         app.after_render += look
 
     def read(self, default: str = "") -> str:
         """The next message."""
         from prompt_toolkit.formatted_text import FormattedText
 
-        return unquoted(self._session.prompt(FormattedText([("class:prompt", PROMPT)]), default=default))
+        self._is_reading = True
+        text = ""
+        try:
+            text = self._session.prompt(FormattedText([("class:prompt", PROMPT)]), default=default)
+        except _LeftError:
+            pass  # _exit says how
+        finally:
+            self._is_reading = False
+        if self._exit is not None:
+            raise SystemExit(self._exit)
+        return unquoted(text)
+
+    def leave(self, code: int) -> bool:
+        """Ends the process with this exit code out of :meth:`read`; False if nothing is read. For signal handlers."""
+        if not self._is_reading:
+            return False
+        self._exit = code
+        loop = self._session.app.loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._look)
+        return True
 
 
 def _keys(complete: Complete) -> KeyBindings:

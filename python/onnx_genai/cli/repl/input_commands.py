@@ -83,7 +83,9 @@ def _json(repl: Repl, argument: str) -> None:
         repl.response_format, repl.json_name = None, "off"
         repl.screen.say("json off: answers are free")
     elif word in ("", "on"):
-        repl.response_format, repl.json_name = {"type": "json_object"}, "on"
+        from onnx_genai.cli.repl.loop import ANY_OBJECT
+
+        repl.response_format, repl.json_name = ANY_OBJECT, "on"
         repl.screen.say("json on: each answer is one JSON object")
     else:
         from onnx_genai.pipelines.chat import ChatRequest

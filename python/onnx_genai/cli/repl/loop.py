@@ -23,6 +23,7 @@ from onnx_genai.cli.repl.screen import ReplyView, Screen, status_line, waiting_l
 from onnx_genai.cli.repl.settings import Settings
 from onnx_genai.cli.stats import Stats, count_text
 from onnx_genai.errors import AbortedError, ContextOverflowError, InvalidArgumentError
+from onnx_genai.words import counted
 
 __all__ = ["EXIT_DONE", "EXIT_INTERRUPTED", "Repl"]
 
@@ -30,6 +31,9 @@ EXIT_DONE = 0
 EXIT_INTERRUPTED = 130
 NEARLY_FULL = 0.9
 """Share of the context window from which on the user is told."""
+
+ANY_OBJECT = {"type": "json_object"}
+"""``response_format`` of `/json on`."""
 
 _COMMAND = re.compile(r"/[^\s/]*(?=\s|$)")
 
@@ -185,13 +189,13 @@ class Repl:
     def context_line(self, width: int) -> str:
         """The line beneath the prompt: model, turns, what is switched on, and hints while there is room."""
         talk = self.conversation
-        parts = [self.host.label, f"{talk.num_turns} turn{'' if talk.num_turns == 1 else 's'}"]
+        parts = [self.host.label, counted(talk.num_turns, "turn")]
         if self._used and talk.num_turns and self.host.llm.context_limit:
             parts.append(f"ctx {count_text(self._used)} / {count_text(self.host.llm.context_limit)}")
         if len(talk.branches) > 1:
             parts.append(f"branch {talk.branch}")
         parts += ["raw"] if self.is_raw else []
-        parts += [f"{len(self.tools)} tools"] if self.tools else []
+        parts += [counted(len(self.tools), "tool")] if self.tools else []
         parts += [f"json {self.json_name}"] if self.response_format is not None else []
         for hint in ("Alt+Enter new line", "Tab completes", "Ctrl-D leaves"):
             if len(" · ".join([*parts, hint])) < width:
@@ -318,6 +322,11 @@ class Repl:
             self.screen.note(
                 f"The context is nearly full ({count_text(used)} of {count_text(limit)} tokens): /rewind N goes back "
                 "to an earlier turn, /clear begins anew."
+            )
+        if self.response_format == ANY_OBJECT and reply.content.strip() == "{}":
+            self.screen.note(
+                "The empty object is JSON, too. Say in your message which keys you want, or demand them with a schema: "
+                "/json FILE."
             )
         for call in self.conversation.open_calls[:1]:
             self.screen.note(f"{call['function']['name']} waits for its result: /tools result TEXT")

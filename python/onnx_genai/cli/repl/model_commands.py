@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from onnx_genai.cli.options import BACKENDS
 from onnx_genai.cli.repl.command import Command
 from onnx_genai.errors import GenAIError, InvalidArgumentError
+from onnx_genai.words import counted
 
 if TYPE_CHECKING:
     from onnx_genai.cli.repl.loop import Repl
@@ -33,7 +34,7 @@ def session_rows(repl: Repl) -> list[tuple[str, str]]:
         rows.append(("requested provider", host.options.ep))
     limit = host.llm.context_limit
     rows += [
-        ("context", f"{limit} tokens (from {host.llm.context_source})" if limit else "no limit known"),
+        ("context", f"{counted(limit, 'token')} (from {host.llm.context_source})" if limit else "no limit known"),
         ("sampling", repl.settings.describe()),
         ("messages", ", ".join(f"{count} {role}" for role, count in talk.counts.items()) or "none"),
         ("completed turns", str(talk.totals.turns)),

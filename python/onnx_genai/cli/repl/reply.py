@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onnx_genai.cli.profile import AnswerTimes
+from onnx_genai.cli.profile_report import KvPages
 from onnx_genai.cli.prompts import UNKNOWN_LIMIT_TOKENS
 from onnx_genai.cli.repl.conversation import Message
 from onnx_genai.cli.repl.settings import Settings
-from onnx_genai.cli.stats import Stats, finish_word, resident_bytes
+from onnx_genai.cli.stats import Stats, backend_name, finish_word, page_counts, resident_bytes
 from onnx_genai.errors import ContextOverflowError
 from onnx_genai.types import Chunk, SamplingParams, ToolCall
+from onnx_genai.words import counted
 
 if TYPE_CHECKING:
     from onnx_genai.pipelines import LLM
@@ -74,7 +76,7 @@ class Reply:
             self._parser = chat.form.parser()
         self.prompt_tokens = len(ids)
         self.asked_tokens = params.max_new_tokens
-        self._before = _pages(llm)
+        self._before = page_counts(llm)
         self.times = AnswerTimes()
         self.finished: float | None = None
         self.last: Chunk | None = None
@@ -134,13 +136,12 @@ class Reply:
         """The numbers so far."""
         arrivals = self.times.token_times
         usage = None if self.last is None else self.last.usage
-        decoder = self._llm.info().get("decoder")
         return Stats(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=len(arrivals) if usage is None else usage.completion_tokens,
             cached_tokens=None if usage is None else usage.cached_tokens,
             context_limit=self._llm.context_limit,
-            backend=None if decoder is None else str(decoder),
+            backend=backend_name(self._llm.info()),
             started=self.started,
             first_token=arrivals[0] if arrivals else None,
             last_token=arrivals[-1] if arrivals else None,
@@ -148,14 +149,14 @@ class Reply:
             resident=resident_bytes(),
             finished=self.finished,
             finish=self.finish,
-            pages=_moved(self._before, _pages(self._llm)),
+            pages=KvPages.between(self._before, page_counts(self._llm)),
         )
 
     def _bounded(self, ids: Sequence[int], params: SamplingParams) -> SamplingParams:
         limit = self._llm.context_limit
         if limit and len(ids) >= limit:
             raise ContextOverflowError(
-                f"the context is full: {len(ids)}/{limit} tokens (limit from {self._llm.context_source})"
+                f"the context is full: {len(ids)}/{counted(limit, 'token')} (limit from {self._llm.context_source})"
             )
         if params.max_new_tokens is not None or limit:
             return params
@@ -166,18 +167,7 @@ class Reply:
             return [Piece(content=chunk.text)] if chunk.text else []
         parts: list[AnswerPiece] = self._parser.feed(chunk.text)
         if chunk.finish_reason is not None:
-            parts += self._parser.finish()
+            from onnx_genai.pipelines.answer import was_cut
+
+            parts += self._parser.finish(was_cut=was_cut(chunk))
         return [Piece(reasoning=part.reasoning, content=part.content, tool_call=part.tool_call) for part in parts]
-
-
-def _pages(llm: LLM) -> Mapping[str, float]:
-    return llm.metrics() if llm.info().get("shares_blocks") else {}
-
-
-def _moved(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[int, int] | None:
-    """Blocks that came into the hot tier and blocks that left it."""
-    if not before or not after:
-        return None
-    gone = sum(after[name] - before[name] for name in ("kv_evicted_blocks", "kv_swapped_out_blocks"))
-    here = sum(after[name] - before[name] for name in ("kv_hot_used_blocks", "kv_hot_cached_blocks"))
-    return int(max(0, here + gone)), int(gone)

@@ -16,6 +16,7 @@ from onnx_genai.cli.repl import terminal
 from onnx_genai.cli.repl.view import LiveView, printable
 from onnx_genai.cli.stats import Stats, block_lines, compact_line, count_text
 from onnx_genai.types import ToolCall
+from onnx_genai.words import counted
 
 __all__ = ["ReplyView", "Screen", "TerminalScreen", "busy", "status_line", "waiting_line"]
 
@@ -56,12 +57,15 @@ class Screen:
     def space(self) -> None:
         """A blank line before the next prompt, where somebody looks at it."""
 
-    def table(self, heading: str, rows: Iterable[tuple[str, str]], *, width: int = 0) -> None:
-        """Two columns below a heading; the left one has ``width`` columns at least."""
+    def table(self, heading: str, rows: Iterable[tuple[str, str]], *, width: int | None = None) -> None:
+        """Two columns below a heading; what is longer than the left one's ``width`` has a line of its own."""
         rows = list(rows)
-        width = max((width, *(len(left) for left, _ in rows)))
+        width = _left_width(rows) if width is None else width
         self.say(heading)
         for left, right in rows:
+            if len(left) > width:
+                self.say(f"  {left}")
+                left = ""
             self.say(f"  {left:<{width}}  {right}".rstrip())
 
     def note(self, text: str) -> None:
@@ -162,11 +166,11 @@ class TerminalScreen(Screen):
         """A blank line before the next prompt."""
         console.write("\n")
 
-    def table(self, heading: str, rows: Iterable[tuple[str, str]], *, width: int = 0) -> None:
+    def table(self, heading: str, rows: Iterable[tuple[str, str]], *, width: int | None = None) -> None:
         """Two columns below a heading; the right one is wrapped."""
         rows = list(rows)
         columns = terminal.size()[0] - 1
-        width = max((width, *(len(left) for left, _ in rows)))
+        width = _left_width(rows) if width is None else width
         self.say(self._style(heading, bold=True))
         for left, right in rows:
             if columns < NARROW or columns - width - 4 < 20:
@@ -174,6 +178,9 @@ class TerminalScreen(Screen):
                 pieces, indent = textwrap.wrap(right, max(10, columns - 6)), 6
             else:
                 pieces, indent = textwrap.wrap(right, columns - width - 4), width + 4
+                if len(left) > width:
+                    self.say(f"  {self._style(left, fg='cyan')}")
+                    left = ""
                 first = pieces.pop(0) if pieces else ""
                 self.say(f"  {self._style(f'{left:<{width}}', fg='cyan')}  {first}".rstrip())
             for piece in pieces:
@@ -244,6 +251,10 @@ class _Shown:
         self._view.add(text if kind != "reasoning" or self._reasoning else "", kind)
 
 
+def _left_width(rows: Sequence[tuple[str, str]]) -> int:
+    return max((len(left) for left, _ in rows), default=0)
+
+
 @contextmanager
 def busy(text: str) -> Iterator[None]:
     """A line on stderr that goes away again; nothing if it is no terminal."""
@@ -260,7 +271,7 @@ def busy(text: str) -> Iterator[None]:
 def status_line(stats: Stats, seconds: float) -> str:
     """The line beneath an answer that comes: ``12 tok · 90.1 tok/s · ttft 40 ms · ctx 43 / 8.2k``."""
     if stats.first_token_ms is None:
-        return f"{_spinner(seconds)} reading {stats.prompt_tokens} tokens · {seconds:.1f} s · Ctrl-C stops"
+        return f"{_spinner(seconds)} reading {counted(stats.prompt_tokens, 'token')} · {seconds:.1f} s · Ctrl-C stops"
     parts = [f"{stats.completion_tokens} tok"]
     if stats.decode_rate is not None:
         parts.append(f"{stats.decode_rate:.1f} tok/s")

@@ -12,6 +12,7 @@ from onnx_genai.cli.repl.command import Command
 from onnx_genai.cli.repl.files import SavedConversation, load_conversation, save_conversation
 from onnx_genai.cli.repl.settings import SETTINGS
 from onnx_genai.errors import GenAIError, InvalidArgumentError, UnsupportedError
+from onnx_genai.words import counted
 
 if TYPE_CHECKING:
     from onnx_genai.cli.repl.loop import Repl
@@ -98,7 +99,8 @@ def _save(repl: Repl, argument: str) -> None:
 def _load(repl: Repl, argument: str) -> None:
     load(repl, _file(argument, "/load FILE"))
     talk = repl.conversation
-    repl.screen.say(f"loaded {talk.num_turns} turns" + (f", branch {talk.branch}" if len(talk.branches) > 1 else ""))
+    branch = f", branch {talk.branch}" if len(talk.branches) > 1 else ""
+    repl.screen.say(f"loaded {counted(talk.num_turns, 'turn')}{branch}")
 
 
 def load(repl: Repl, path: Path) -> None:
@@ -161,7 +163,8 @@ def _fork(repl: Repl, name: str) -> None:
     talk = repl.conversation
     if not name:
         rows = [
-            (f"{'*' if name == talk.branch else ' '} {name}", f"{turns} turns") for name, turns in talk.branches.items()
+            (f"{'*' if name == talk.branch else ' '} {name}", counted(turns, "turn"))
+            for name, turns in talk.branches.items()
         ]
         repl.screen.table("branches (/fork NAME makes one or goes to it)", rows)
         return
@@ -169,11 +172,11 @@ def _fork(repl: Repl, name: str) -> None:
         talk.switch(name)
     else:
         talk.fork(name)
-    repl.screen.say(f"branch {talk.branch}, {talk.num_turns} turns")
+    repl.screen.say(f"branch {talk.branch}, {counted(talk.num_turns, 'turn')}")
 
 
 def _branch_names(repl: Repl) -> Iterable[tuple[str, str]]:
-    return ((name, f"{turns} turns") for name, turns in repl.conversation.branches.items())
+    return ((name, counted(turns, "turn")) for name, turns in repl.conversation.branches.items())
 
 
 def _rewind(repl: Repl, argument: str) -> None:
@@ -186,8 +189,7 @@ def _rewind(repl: Repl, argument: str) -> None:
 
 
 def _tell_turns(repl: Repl) -> None:
-    turns = repl.conversation.num_turns
-    repl.screen.say(f"{turns} turn{'' if turns == 1 else 's'} left")
+    repl.screen.say(f"{counted(repl.conversation.num_turns, 'turn')} left")
 
 
 def _short(text: str) -> str:

@@ -38,18 +38,29 @@ def size() -> tuple[int, int]:
     return columns or fallback.columns, rows or fallback.lines
 
 
+class Ending:
+    """Who ends the session when a signal asks for it."""
+
+    def __init__(self) -> None:
+        self.take: Callable[[int], bool] = lambda _code: False
+        """Called in the signal handler with the exit code; False leaves it to :func:`left_sane`. An event loop must
+        not be left by an exception that comes from anywhere, and so whoever runs one ends it himself."""
+
+
 @contextmanager
-def left_sane() -> Iterator[None]:
+def left_sane() -> Iterator[Ending]:
     """Whatever ends the session, SIGTERM and a closed window included, the terminal is as it was before."""
+    ending = Ending()
 
     def end(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        if not ending.take(128 + number):
+            raise SystemExit(128 + number)
 
     ends = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     previous = {number: signal.signal(number, end) for number in ends}
     try:
         with _modes_kept(lambda modes: modes):
-            yield
+            yield ending
     except BaseException:
         if sys.stdout.isatty():
             sys.stdout.write(_SANE)
@@ -71,7 +82,8 @@ def _quiet(modes: list[Any]) -> list[Any]:
     import termios
 
     quiet = [*modes]
-    quiet[3] &= ~(termios.ECHO | termios.ECHONL)
+    # By lines, Ctrl-D would be taken for the end of a line that nobody reads, and be lost.
+    quiet[3] &= ~(termios.ECHO | termios.ECHONL | termios.ICANON)
     return quiet
 
 

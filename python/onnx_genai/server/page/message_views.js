@@ -310,7 +310,7 @@ export function statistics({ usage, times, state, model }) {
     stats.push(["completion", `${count(times.pieces)} pieces`, "Pieces of the stream, about one a token"]);
   }
   if (times?.first !== null && times?.first !== undefined)
-    stats.push(["first", `first after ${seconds(times.first)}`, "From sending to the first token"]);
+    stats.push(["first", `first after ${times.first < 1000 ? `${Math.round(times.first)} ms` : seconds(times.first)}`, "From sending to the first token"]);
   if (usage) {
     stats.push(["prompt", `prompt ${count(usage.prompt)}`, "Tokens of the whole prompt"]);
     const share = usage.prompt ? Math.round((usage.cached * 100) / usage.prompt) : 0;

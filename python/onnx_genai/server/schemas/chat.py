@@ -120,7 +120,7 @@ class ChatCompletionRequest(GenerationRequest):
     }
 
     messages: ObjectsOf[ChatMessageIn] = Field(min_length=1)
-    max_completion_tokens: int | None = None
+    max_completion_tokens: int | None = Field(None, ge=1, lt=2**63)
     logprobs: bool | None = None
     top_logprobs: int | None = None
     tools: ObjectsOf[ToolIn] | None = None

@@ -1,0 +1,138 @@
+#pragma once
+
+// Where the keys and values of a range lie, and what is fetched while they are computed. Included by attention_impl.h,
+// and compiled with it for each instruction set.
+
+#include "genai/kernels/attention.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace genai::kernels {
+namespace {
+
+constexpr int kGroups = kRangeKeys / kGroupKeys;
+
+/// Groups of a step: first keys, then values are computed in steps, and a tile of few rows, which waits for memory,
+/// fetches meanwhile what the next step reads. Blocks lie anywhere, so each group is a stream of its own, and several
+/// of them side by side arrive faster than one after the other.
+constexpr int kStep = 4;
+constexpr int kWaitingRows = 8;
+
+/// Groups first..last - 1 of a range.
+struct Step {
+  int first;
+  int last;
+};
+
+/// Keys or values of a group to be fetched, 16 of them at a time, `stride` apart.
+template <typename TC>
+struct Fetch {
+  const TC* from = nullptr;
+  std::ptrdiff_t stride = 0;
+};
+
+/// Where the keys and values of a range lie; groups first..last - 1 are used.
+template <typename TC>
+struct RangeView {
+  int first = 0;
+  int last = 0;
+  int end = 0;  ///< keys of the range that count
+  std::ptrdiff_t key_stride = 0;
+  const TC* keys[kGroups];
+  const TC* values[kGroups];
+  const float* key_scales[kGroups];
+  const float* value_scales[kGroups];
+  Fetch<TC> after_keys[kGroups];    ///< while the keys of a group are met
+  Fetch<TC> after_values[kGroups];  ///< while the values are
+};
+
+/// Calls body(group, number of its block of the tile's head, key's place in the block) for groups first..last - 1 of
+/// the range.
+template <typename Body>
+void for_groups(const AttentionShape& shape, const TileRange& at, int first, int last, const Body& body) {
+  const std::int64_t start = std::int64_t{at.range} * kRangeKeys + first * kGroupKeys;
+  std::int64_t column = start / shape.block_size;
+  std::int64_t offset = start % shape.block_size;
+  for (int g = first; g < last; ++g) {
+    body(g, std::int64_t{at.tile->blocks[column]} * shape.kv_heads + at.tile->kv_head, offset);
+    offset += kGroupKeys;
+    if (offset == shape.block_size) {
+      offset = 0;
+      ++column;
+    }
+  }
+}
+
+/// What rows of the tile see of the range.
+struct KeysOfRange {
+  int end;  ///< from the range's start
+  int first_group;
+  int last_group;
+};
+KeysOfRange keys_of(const AttentionShape& shape, const TileRange& at) {
+  const KeySpan seen = visible_keys(shape, *at.tile);
+  const std::int64_t start = std::int64_t{at.range} * kRangeKeys;
+  const int end = static_cast<int>(std::clamp<std::int64_t>(seen.end - start, 0, kRangeKeys));
+  const int last = (end + kGroupKeys - 1) / kGroupKeys;
+  const int begin = static_cast<int>(std::clamp<std::int64_t>(seen.begin - start, 0, kRangeKeys));
+  return {end, std::min(last, begin / kGroupKeys), last};
+}
+
+/// Says what is fetched kStep groups ahead. next_keys: the first kStep groups of keys that follow, or nothing.
+template <typename TC>
+void plan_fetches(RangeView<TC>& view, const Fetch<TC> (&next_keys)[kStep]) {
+  const int count = view.last - view.first;
+  for (int i = 0; i < 2 * count; ++i) {
+    const int then = i + kStep;
+    Fetch<TC> fetch{view.keys[view.first]};
+    if (then < count) {
+      fetch = {view.keys[view.first + then], view.key_stride};
+    } else if (then < 2 * count) {
+      fetch = {view.values[view.first + then - count], kGroupKeys};
+    } else if (then - 2 * count < kStep && next_keys[then - 2 * count].from != nullptr) {
+      fetch = next_keys[then - 2 * count];
+    }
+    (i < count ? view.after_keys[view.first + i] : view.after_values[view.first + i - count]) = fetch;
+  }
+}
+
+/// next: what is computed after it.
+template <typename TC>
+RangeView<TC> view_range(const AttentionShape& shape, const AttentionTensors& tensors, const TileRange& now,
+                         const TileRange& next) {
+  RangeView<TC> view;
+  const auto keys_at = [&](std::int64_t block_head, std::int64_t offset) {
+    return reinterpret_cast<const TC*>(tensors.key_cache) + block_head * shape.head_dim * shape.block_size + offset;
+  };
+  const KeysOfRange keys = keys_of(shape, now);
+  view.first = keys.first_group;
+  view.last = keys.last_group;
+  view.end = keys.end;
+  view.key_stride = shape.block_size;
+  for_groups(shape, now, view.first, view.last, [&](int g, std::int64_t block_head, std::int64_t offset) {
+    const std::int64_t slot = block_head * shape.block_size + offset;
+    view.keys[g] = keys_at(block_head, offset);
+    view.values[g] = reinterpret_cast<const TC*>(tensors.value_cache) + slot * shape.value_dim;
+    if constexpr (std::is_same_v<TC, std::int8_t>) {
+      view.key_scales[g] = tensors.key_scale + slot;
+      view.value_scales[g] = tensors.value_scale + slot;
+    }
+  });
+  Fetch<TC> next_keys[kStep];
+  if (next.tile != nullptr) {
+    const KeysOfRange ahead = keys_of(shape, next);
+    const int count = std::min(kStep, ahead.last_group - ahead.first_group);
+    for_groups(shape, next, ahead.first_group, ahead.first_group + count,
+               [&](int g, std::int64_t block_head, std::int64_t offset) {
+                 next_keys[g - ahead.first_group] = {keys_at(block_head, offset), shape.block_size};
+               });
+  }
+  plan_fetches(view, next_keys);
+  return view;
+}
+
+}  // namespace
+}  // namespace genai::kernels

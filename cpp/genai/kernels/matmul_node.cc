@@ -1,0 +1,112 @@
+#include "genai/kernels/matmul_node.h"
+
+#include "genai/base/error.h"
+#include "genai/kernels/vec_element.h"
+
+#include <span>
+#include <string>
+#include <utility>
+
+namespace genai::kernels {
+namespace {
+
+[[noreturn]] void refuse(const ort::KernelInfo& info, const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, "MatMulNBits " + info.node_name() + ": " + what);
+}
+
+template <typename T>
+std::span<const T> elements(const ort::KernelTensor& tensor) {
+  if (!tensor.present()) return {};
+  return {tensor.as<const T>(), static_cast<std::size_t>(tensor.dims.num_elements())};
+}
+
+/// The constant as float32, with zeros behind its end up to `padded` elements.
+std::vector<float> read_floats(const ort::KernelTensor& tensor, ElementKind io, std::int64_t padded) {
+  std::vector<float> values(static_cast<std::size_t>(padded), 0.0F);
+  for (std::int64_t i = 0; i < tensor.dims.num_elements(); ++i) {
+    values[static_cast<std::size_t>(i)] =
+        io == ElementKind::kFloat16 ? to_float(tensor.as<const Half>()[i]) : tensor.as<const float>()[i];
+  }
+  return values;
+}
+
+void check_tiles(const MatMulAttributes& a, const ort::KernelInfo& info) {
+  if (a.tiles_unit == 0) return;
+  if (!a.swiglu || a.exact || a.tiles_unit < kChunkDepth || a.tiles_unit % kChunkDepth != 0 ||
+      a.columns[0] % a.tiles_unit != 0) {
+    refuse(info, "tiles_unit needs swiglu, accuracy_level 4, and N of whole units of 32 or more");
+  }
+}
+
+}  // namespace
+
+MatMulAttributes MatMulAttributes::read(const ort::KernelInfo& info) {
+  constexpr std::int64_t kInt8Activations = 4;
+  MatMulAttributes a;
+  a.depth = info.integer("K", 0);
+  a.columns = {info.integer("N", 0), info.integer("N_1", 0), info.integer("N_2", 0)};
+  a.bits = static_cast<int>(info.integer("bits", 4));
+  a.block = info.integer("block_size", 32);
+  a.layout = static_cast<NBitsLayout>(info.integer("b_layout", 0));
+  a.is_signed = info.integer("b_signed", 0) != 0;
+  a.stored_columns = info.integer("b_columns", 0);
+  a.first = {info.integer("b_first", 0), info.integer("b_first_1", 0), info.integer("b_first_2", 0)};
+  a.exact = info.integer("accuracy_level", 0) != kInt8Activations;
+  a.swiglu = info.integer("swiglu", 0) != 0;
+  a.tiles_unit = info.integer("tiles_unit", 0);
+  a.norm_epsilon = info.number("norm_epsilon", -1.0F);
+  a.normalises = a.norm_epsilon >= 0.0F;
+  a.has_skip = info.integer("norm_skip", 0) != 0;
+  while (a.num_parts < kMatMulParts && a.columns[a.num_parts] > 0) ++a.num_parts;
+  if (a.num_parts == 0) refuse(info, "N must be at least 1");
+  if (a.swiglu && (a.num_parts != 2 || a.columns[0] != a.columns[1])) {
+    refuse(info, "swiglu needs two matrices with the same N");
+  }
+  if (a.has_skip && !a.normalises) refuse(info, "norm_skip needs norm_epsilon");
+  check_tiles(a, info);
+  return a;
+}
+
+MatMulPart MatMulPart::read(const ort::KernelInfo& info, const MatMulAttributes& attributes, ElementKind io,
+                            std::size_t index, PackedStore* store) {
+  const std::size_t port = 1 + index * kMatMulPartPorts;
+  const ort::KernelTensor codes = info.constant(port);
+  const ort::KernelTensor scales = info.constant(port + 1);
+  if (!codes.present() || !scales.present()) refuse(info, "B and scales must be constants");
+  NBitsWeights weights;
+  weights.depth = attributes.depth;
+  weights.columns = attributes.columns[index];
+  weights.bits = attributes.bits;
+  weights.block = attributes.block;
+  weights.layout = attributes.layout;
+  weights.is_signed = attributes.is_signed;
+  weights.stored_columns = attributes.stored_columns;
+  weights.first = attributes.first[index];
+  weights.codes = elements<std::uint8_t>(codes);
+  if (io == ElementKind::kFloat16) {
+    weights.scales16 = elements<std::uint16_t>(scales);
+  } else {
+    weights.scales = elements<float>(scales);
+  }
+  weights.zero_points = elements<std::uint8_t>(info.constant(port + 2));
+  weights.validate(info.node_name());
+  MatMulPart part{store == nullptr ? packed_weights(weights, attributes.exact) : store->get(weights, attributes.exact),
+                  {}};
+  const ort::KernelTensor bias = info.constant(port + 3);
+  if (bias.present()) {
+    if (bias.dims.num_elements() != weights.columns) refuse(info, "a bias must have N elements");
+    part.bias = read_floats(bias, io, part.weights->panels() * kPanelColumns);
+  }
+  return part;
+}
+
+std::vector<float> read_norm_weight(const ort::KernelInfo& info, const MatMulAttributes& attributes, ElementKind io) {
+  if (!attributes.normalises) return {};
+  const ort::KernelTensor weight = info.constant(kNormWeightPort);
+  if (!weight.present() || weight.dims.num_elements() != attributes.depth) {
+    refuse(info, "norm_epsilon needs a norm_weight that is a constant of K elements");
+  }
+  return read_floats(weight, io, attributes.depth);
+}
+
+}  // namespace genai::kernels
