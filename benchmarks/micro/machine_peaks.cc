@@ -1,6 +1,7 @@
-// What this machine can do at most: `machine_peaks [threads]` prints one JSON object with the bytes a second that the
-// threads read from memory, and the operations a second of int8 products (VNNI) and of bfloat16 tiles (AMX), 0 where
-// the processor has none. An operation is a multiplication or an addition.
+// What this machine can do at most: `machine_peaks [threads [mebibytes]]` prints one JSON object with the bytes a
+// second that the threads read from memory, each from its own buffer of so many mebibytes (256), and the operations a
+// second of int8 products (VNNI) and of bfloat16 tiles (AMX), 0 where the processor has none. An operation is a
+// multiplication or an addition.
 
 #include <algorithm>
 #include <atomic>
@@ -47,19 +48,19 @@ double best_seconds(int num_threads, const std::function<void(int)>& work) {
 
 std::atomic<std::uint64_t> sink;
 
-double read_bytes_per_second(int num_threads) {
-  constexpr std::size_t kWords = (std::size_t{256} << 20) / 8;
+double read_bytes_per_second(int num_threads, std::size_t mebibytes) {
+  const std::size_t num_words = (mebibytes << 20) / 8;
   std::vector<std::vector<std::uint64_t>> memory(static_cast<std::size_t>(num_threads));
-  for (std::vector<std::uint64_t>& words : memory) words.assign(kWords, 1);
+  for (std::vector<std::uint64_t>& words : memory) words.assign(num_words, 1);
   const double seconds = best_seconds(num_threads, [&](int t) {
     const std::uint64_t* const words = memory[static_cast<std::size_t>(t)].data();
     std::uint64_t sums[16] = {};
-    for (std::size_t i = 0; i < kWords; i += 16) {
+    for (std::size_t i = 0; i < num_words; i += 16) {
       for (std::size_t j = 0; j < 16; ++j) sums[j] += words[i + j];
     }
     for (const std::uint64_t sum : sums) sink += sum;
   });
-  return static_cast<double>(num_threads) * kWords * 8 / seconds;
+  return static_cast<double>(num_threads) * static_cast<double>(num_words) * 8 / seconds;
 }
 
 #if defined(__x86_64__)
@@ -108,6 +109,7 @@ __attribute__((target("amx-tile,amx-bf16"))) void multiply_tiles() {
 
 int main(int argc, char** argv) {
   const int num_threads = argc > 1 ? std::max(1, std::atoi(argv[1])) : 1;
+  const std::size_t mebibytes = argc > 2 ? static_cast<std::size_t>(std::max(1, std::atoi(argv[2]))) : 256;
   double int8 = 0;
   double bf16 = 0;
 #if defined(__x86_64__)
@@ -121,7 +123,7 @@ int main(int argc, char** argv) {
   }
 #endif
   std::printf("{\"threads\": %d, \"read_bytes_per_second\": %.4g, \"int8_ops_per_second\": %.4g, ", num_threads,
-              read_bytes_per_second(num_threads), int8);
+              read_bytes_per_second(num_threads, mebibytes), int8);
   std::printf("\"bf16_tile_ops_per_second\": %.4g}\n", bf16);
   return 0;
 }

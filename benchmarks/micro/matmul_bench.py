@@ -7,7 +7,10 @@ they come from where they come from in a model, and one output for all, as a mod
 on they are a prompt's, which ours may compute in tiles. The contestants take turns. ``GB/s``: bytes of codes and
 float16 scales that a product must read, over time; ``TOPS``: multiplications and additions, over time.
 ``machine_peaks`` (a target of ``cpp`` with ``-DGENAI_BUILD_BENCHMARKS=ON``) measures what the machine reads and
-multiplies at most, before and after.
+multiplies at most, before and after. With it, ``limit`` is the share of the roofline that ours reaches: the time for
+reading those bytes or for those operations, the longer one, at the rates measured before, over the time taken. The
+operations are int8 vectors', or of a prompt's rows the tiles' of bfloat16 where there are any; above 1 is what a cache
+served.
 """
 
 from __future__ import annotations
@@ -126,6 +129,16 @@ def _peaks(program: Path | None, threads: int) -> dict[str, float] | None:
     return found
 
 
+def limit_share(product: Product, rows: int, seconds: float, peaks: dict[str, float]) -> float:
+    """Part of the roofline that a product in so many seconds reaches; NaN without a rate of operations."""
+    tiles = peaks["bf16_tile_ops_per_second"] if rows >= PROMPT else 0.0
+    rate = tiles or peaks["int8_ops_per_second"]
+    if not rate:
+        return float("nan")
+    reading = product.read_bytes / peaks["read_bytes_per_second"]
+    return max(reading, 2 * rows * product.depth * product.columns / rate) / seconds
+
+
 def main() -> None:
     """Prints a line for each product and number of rows."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
@@ -137,9 +150,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     record: dict[str, Any] = {"threads": options.threads, "before": _peaks(options.peaks, options.threads), "lines": []}
-    print(
-        f"{'model':14} {'product':9} {'rows':>5} {'ours us':>9} {'ORT us':>9} {'ORT/ours':>8} {'GB/s':>6} {'TOPS':>6}"
-    )
+    peaks = record["before"]
+    names = ("ours us", "ORT us", "ORT/ours", "GB/s", "TOPS", "limit")
+    widths = (9, 9, 8, 6, 6, 6)
+    heads = " ".join(f"{name:>{width}}" for name, width in zip(names, widths, strict=True))
+    print(f"{'model':14} {'product':9} {'rows':>5} {heads}")
     for product in products():
         if options.models not in product.model:
             continue
@@ -150,9 +165,10 @@ def main() -> None:
             found = measure(product, rows, sessions, options.rounds)
             ours, theirs = found[OURS], found[MICROSOFT]
             rate, operations = product.read_bytes / ours, 2 * rows * product.depth * product.columns / ours
+            share = f"{limit_share(product, rows, ours, peaks):6.2f}" if peaks else f"{'-':>6}"
             print(
                 f"{product.model:14} {product.name:9} {rows:5} {ours * 1e6:9.1f} {theirs * 1e6:9.1f} "
-                f"{theirs / ours:8.2f} {rate / 1e9:6.1f} {operations / 1e12:6.2f}",
+                f"{theirs / ours:8.2f} {rate / 1e9:6.1f} {operations / 1e12:6.2f} {share}",
                 flush=True,
             )
             line = {"model": product.model, "product": product.name, "rows": rows, "ours": ours, "ort": theirs}

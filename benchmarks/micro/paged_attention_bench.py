@@ -1,20 +1,23 @@
 """Time of PagedAttention and of GroupQueryAttention in plain onnxruntime, side by side.
 
-    python -m benchmarks.micro.paged_attention_bench [--threads 2] [--kv float32]
+    python -m benchmarks.micro.paged_attention_bench [--threads 2] [--kv float32] [--pages huge]
 
 Timed: one Run of a model with one node, inputs bound before, rotary embedding on; with one thread its processor time,
 which a busy machine does not change, with more the time that passes. Each line runs over as many caches
 as a model has layers, one after another, so that KV comes from where it comes from in a model. The contestants take
 turns; the median of all runs is printed with the fastest one. GroupQueryAttention has shared past and present
 buffers; for rows of different lengths it gets ``query_seqlens`` and pads, as it must, which its neighbours in a model
-feel: the line "with its projections" has the float32 products before and after it. ``read``: the time in which the
-same number of threads reads as many bytes as the K and V of a decode, from as many buffers.
+feel: the line "with its projections" has the float32 products before and after it. Prompts are marked as such in lines
+that begin with "prompt", as a package's with quantized products are. ``read``: the time in which the same number of
+threads reads as many bytes as the K and V of a decode, from as many buffers. KV and what ``read`` reads lie on huge
+pages, as the engine's pool does where it is full, or with ``--pages small`` on small ones.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import mmap
 import os
 import statistics
 import threading
@@ -31,6 +34,7 @@ from onnx import TensorProto, helper
 Array = npt.NDArray[Any]
 Run = Callable[[int], None]
 BLOCK = 16
+HUGE_PAGE = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,15 @@ def library_path() -> str:
     if spec is None or spec.origin is None:
         raise SystemExit("onnx_genai is not installed; its compiled core holds the operator")
     return spec.origin
+
+
+def _on_pages(array: Array, pages: str) -> Array:
+    """A copy of ``array`` on pages of this size, as far as the system has them."""
+    memory = mmap.mmap(-1, -(-array.nbytes // HUGE_PAGE) * HUGE_PAGE)
+    memory.madvise(mmap.MADV_HUGEPAGE if pages == "huge" else mmap.MADV_NOHUGEPAGE)
+    result = np.frombuffer(memory, array.dtype, array.size).reshape(array.shape)
+    result[...] = array
+    return result
 
 
 def _value(array: Array) -> onnxruntime.OrtValue:
@@ -117,6 +130,7 @@ def paged_run(
     kv: str = "float32",
     projected: bool = False,
     prompts: bool = False,
+    pages: str = "huge",
 ) -> Run:
     """rows: (past, new) of each sequence. projected: with the products before and after the operator. prompts: pieces
     of more than one token are marked as rows of prompts, which may be computed in bfloat16.
@@ -162,8 +176,8 @@ def paged_run(
     for _ in range(layers):
         layer = dict(arrays)
         cache = random.integers(-8, 9, (blocks, shape.kv_heads, shape.head_dim, BLOCK))
-        layer["kc"] = (cache if kv == "int8" else cache / 8).astype(kv)
-        layer["vc"] = layer["kc"].reshape(blocks, shape.kv_heads, BLOCK, shape.head_dim).copy()
+        layer["kc"] = _on_pages((cache if kv == "int8" else cache / 8).astype(kv), pages)
+        layer["vc"] = _on_pages(layer["kc"].reshape(blocks, shape.kv_heads, BLOCK, shape.head_dim), pages)
         if kv == "int8":
             layer["ks"] = layer["vs"] = np.full((blocks, shape.kv_heads, BLOCK), 1 / 8, np.float32)
         binding = session.io_binding()
@@ -174,7 +188,15 @@ def paged_run(
     return lambda i: session.run_with_iobinding(bindings[i % layers][0])
 
 
-def gqa_run(shape: Shape, rows: list[tuple[int, int]], threads: int, layers: int, *, projected: bool = False) -> Run:
+def gqa_run(
+    shape: Shape,
+    rows: list[tuple[int, int]],
+    threads: int,
+    layers: int,
+    *,
+    projected: bool = False,
+    pages: str = "huge",
+) -> Run:
     """The same with GroupQueryAttention, padded to the longest piece."""
     random = np.random.default_rng(0)
     batch, longest = len(rows), max(new for _, new in rows)
@@ -209,9 +231,9 @@ def gqa_run(shape: Shape, rows: list[tuple[int, int]], threads: int, layers: int
     output = _value(np.empty((batch, longest, shape.heads * shape.head_dim), np.float32))
     bindings = []
     for _ in range(layers):
+        dims = (batch, shape.kv_heads, capacity, shape.head_dim)
         cache = [
-            _value(random.integers(-8, 9, (batch, shape.kv_heads, capacity, shape.head_dim)).astype(np.float32) / 8)
-            for _ in range(2)
+            _value(_on_pages(random.integers(-8, 9, dims).astype(np.float32) / np.float32(8), pages)) for _ in range(2)
         ]
         binding = session.io_binding()
         for name, array in arrays.items():
@@ -224,9 +246,9 @@ def gqa_run(shape: Shape, rows: list[tuple[int, int]], threads: int, layers: int
     return lambda i: session.run_with_iobinding(bindings[i % layers][0])
 
 
-def read_run(num_bytes: int, threads: int, layers: int) -> Run:
+def read_run(num_bytes: int, threads: int, layers: int, pages: str) -> Run:
     """Reads `num_bytes` of one of `layers` buffers with `threads` threads, the caller's included."""
-    buffers = [np.ones(num_bytes // 8, np.uint64) for _ in range(layers)]
+    buffers = [_on_pages(np.ones(num_bytes // 8, np.uint64), pages) for _ in range(layers)]
     parts = [np.array_split(buffer, threads) for buffer in buffers]
     start, end = threading.Barrier(threads), threading.Barrier(threads)
     turn = [0]
@@ -276,6 +298,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--kv", choices=sorted(_CODES), default="float32")
+    parser.add_argument("--pages", choices=["huge", "small"], default="huge", help="that KV lies on")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each line")
     parser.add_argument("--only", default="", help="part of a line's name")
     arguments = parser.parse_args()
@@ -290,11 +313,12 @@ def main() -> None:
         ("prompt 128 past 1000", [(1000, 128)]),
         ("prompt 512 past 0", [(0, 512)]),
         ("chunk 128 + 7 decodes past 300", [(300, 128), *[(300, 1)] * 7]),
+        ("prompt 128 + 7 decodes past 300", [(300, 128), *[(300, 1)] * 7]),
         ("the same with its projections", [(300, 128), *[(300, 1)] * 7]),
     ]
     print(
-        f"onnxruntime {onnxruntime.__version__}, {arguments.threads} threads, {arguments.kv} KV, isa "
-        f"{os.environ.get('ONNX_GENAI_CPU_ISA', 'best')}; us: median (fastest)"
+        f"onnxruntime {onnxruntime.__version__}, {arguments.threads} threads, {arguments.kv} KV on {arguments.pages} "
+        f"pages, isa {os.environ.get('ONNX_GENAI_CPU_ISA', 'best')}; us: median (fastest)"
     )
     for shape in SHAPES:
         for name, rows in lines:
@@ -310,14 +334,17 @@ def main() -> None:
                     kv=arguments.kv,
                     projected="projections" in name,
                     prompts=name.startswith("prompt"),
+                    pages=arguments.pages,
                 ),
-                "gqa": gqa_run(shape, rows, arguments.threads, layers, projected="projections" in name),
+                "gqa": gqa_run(
+                    shape, rows, arguments.threads, layers, projected="projections" in name, pages=arguments.pages
+                ),
             }
             if name.startswith("decode"):
                 width = 2 * shape.kv_heads * shape.head_dim * {"float32": 4, "float16": 2, "int8": 1}[arguments.kv]
                 total = sum(past + new for past, new in rows)
                 if total * width >= 1 << 20:
-                    contestants["read"] = read_run(total * width, arguments.threads, layers)
+                    contestants["read"] = read_run(total * width, arguments.threads, layers, arguments.pages)
             result = compare(contestants, layers, arguments.seconds, clock)
             cells = "  ".join(f"{who} {median:9.1f} ({best:9.1f})" for who, (median, best) in result.items())
             ratios = (result["gqa"][i] / result["paged"][i] for i in range(2))

@@ -24,13 +24,16 @@ class InstantLLM:
         self.context_limit = None
         self.template = object()
         self.tokenizer = SimpleNamespace(encode=lambda text, add_special_tokens=True: list(range(len(text.split()))))
-        self.engine = SimpleNamespace(closed=False)
+        self.engine = SimpleNamespace(closed=False, is_encoder_decoder=False)
 
     def info(self) -> dict[str, object]:
         return {}
 
     def metrics(self) -> dict[str, float]:
         return {}
+
+    def check_room(self, prompt: object) -> None:
+        """There is room for every prompt."""
 
     async def stream(self, prompt: Sequence[int], params: SamplingParams, **_: Any) -> AsyncIterator[Chunk]:
         count = params.max_new_tokens or 1
