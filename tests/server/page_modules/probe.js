@@ -27,20 +27,18 @@ window.probe = {
     window.fetch = () => Promise.reject(new TypeError("gone"));
   },
 
-  /** Answers with pieces of text, `ms` apart, and a usage. */
+  /** Answers with pieces of text and a usage. Each wait of `ms` begins when the page asks for more, however late it is. */
   answer(pieces, ms, usage) {
-    const bytes = (text) => new TextEncoder().encode(`data: ${text}\n\n`);
-    const wait = () => new Promise((done) => setTimeout(done, ms));
-    const start = async (controller) => {
-      for (const content of pieces) {
-        controller.enqueue(bytes(JSON.stringify({ choices: [{ delta: { content } }] })));
-        await wait();
-      }
-      controller.enqueue(bytes(JSON.stringify({ choices: [], usage })));
-      controller.enqueue(bytes("[DONE]"));
+    const event = (text) => new TextEncoder().encode(`data: ${text}\n\n`);
+    const deltas = pieces.map((content) => event(JSON.stringify({ choices: [{ delta: { content } }] })));
+    const pull = async (controller) => {
+      await new Promise((done) => setTimeout(done, ms));
+      if (deltas.length) return controller.enqueue(deltas.shift());
+      controller.enqueue(event(JSON.stringify({ choices: [], usage })));
+      controller.enqueue(event("[DONE]"));
       controller.close();
     };
-    window.fetch = async () => new Response(new ReadableStream({ start }));
+    window.fetch = async () => new Response(new ReadableStream({ pull }, { highWaterMark: 0 }));
   },
 
   /** What is copied and saved from now on. */
