@@ -19,6 +19,7 @@ struct DotAvx2 {
     __m256i b;
   };
   static constexpr int kDirectRows = 2;
+  static constexpr int kWideRows = 0;
   static constexpr int kTileRows = 2;
   static constexpr int kExactRows = 3;
   static constexpr bool kSigned8 = true;

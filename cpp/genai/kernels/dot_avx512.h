@@ -16,7 +16,8 @@ struct DotAvx512 {
   struct Ints {
     __m512i v;
   };
-  static constexpr int kDirectRows = 8;
+  static constexpr int kDirectRows = 4;
+  static constexpr int kWideRows = 8;
   static constexpr int kTileRows = 5;
   static constexpr int kExactRows = 12;
   static constexpr bool kSigned8 = false;

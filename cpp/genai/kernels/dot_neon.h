@@ -19,6 +19,7 @@ struct DotNeon {
     int32x4_t v[4];
   };
   static constexpr int kDirectRows = 2;
+  static constexpr int kWideRows = 0;
   static constexpr int kTileRows = 2;
   static constexpr int kExactRows = 3;
   static constexpr bool kSigned8 = true;

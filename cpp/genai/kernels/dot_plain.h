@@ -17,6 +17,7 @@ struct DotPlain {
   /// Rows that are computed straight from packed codes; rows of a tile that has both halves of a panel; rows of a
   /// float32 tile. kPairs: tiles compute two rows and two columns at once, see DotNeon.
   static constexpr int kDirectRows = 2;
+  static constexpr int kWideRows = 0;
   static constexpr int kTileRows = 2;
   static constexpr int kExactRows = 2;
   static constexpr bool kSigned8 = false;

@@ -4,6 +4,7 @@
 // each time compiled for that instruction set; all names are local to the file that includes it.
 
 #include "genai/kernels/matmul.h"
+#include "genai/kernels/matmul_exact_impl.h"
 #include "genai/kernels/rows_impl.h"
 #include "genai/kernels/unrolled.h"
 #include "genai/kernels/vec_element.h"
@@ -19,9 +20,6 @@
 
 namespace genai::kernels {
 namespace {
-
-constexpr std::int64_t kLine = 64;  ///< bytes
-constexpr int kHalves = 2;          ///< of a panel
 
 /// The dot product of `D::Ints` lanes with four int8 each is D::dot, for codes below 16, or D::dot8. Where D::kSigned8,
 /// dot8 takes codes as code - 128.
@@ -66,27 +64,34 @@ struct MatMul {
   // ---- int8 ----
 
   /// Adds a step's integers, times their scales, to the sums. `scales` and `zeros` are those of the step from the first
-  /// half that is computed; zeros may be nullptr.
-  template <typename Scale, typename Zero, int kHalfCount, int kRows>
+  /// half that is computed; zeros may be nullptr. add_to(h, m, value, factor) adds value * factor to a sum.
+  template <typename Scale, typename Zero, int kHalfCount, int kRows, typename AddTo>
   [[gnu::always_inline]] static void finish_step(const QuantizedRows& x, std::int64_t step, std::int64_t row,
                                                  const Scale* scales, const Zero* zeros,
-                                                 const I (&dots)[kHalfCount][kRows], V (&sums)[kHalfCount][kRows]) {
+                                                 const I (&dots)[kHalfCount][kRows], const AddTo& add_to) {
     const float* const row_scales = x.scales + step * x.padded + row;
     const std::int32_t* const offsets = x.offsets + step * x.padded + row;
     unrolled<kHalfCount>([&](auto h) __attribute__((always_inline)) {
       const V scale = V::load(scales + h * kLanes);
       if (zeros == nullptr) {
         unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
-          sums[h][m] = V::fma(D::to_float(dots[h][m]) * scale, V::set1(row_scales[m]), sums[h][m]);
+          add_to(h, m, D::to_float(dots[h][m]) * scale, V::set1(row_scales[m]));
         });
       } else {
         const V zero = V::load(zeros + h * kLanes);
         unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
           const V value = V::fma(zero, V::set1(static_cast<float>(offsets[m]) * 0.125F), D::to_float(dots[h][m]));
-          sums[h][m] = V::fma(value * scale, V::set1(row_scales[m]), sums[h][m]);
+          add_to(h, m, value * scale, V::set1(row_scales[m]));
         });
       }
     });
+  }
+
+  /// Sums in registers.
+  template <int kHalfCount, int kRows>
+  static auto to_registers(V (&sums)[kHalfCount][kRows]) {
+    return [&sums](int h, int m, V value, V factor)
+               __attribute__((always_inline)) { sums[h][m] = V::fma(value, factor, sums[h][m]); };
   }
 
   template <int kBits>
@@ -115,13 +120,36 @@ struct MatMul {
     });
   }
 
+  /// Adds four of depth, one line of each half.
+  template <int kBits, int kHalfCount, int kRows>
+  [[gnu::always_inline]] static void add_line(const I (&line)[kHalfCount], const std::int8_t* codes,
+                                              std::int64_t stride, I (&out)[kHalfCount][kRows]) {
+    unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
+      const std::int8_t* const four = codes + m * stride;
+      unrolled<kHalfCount>([&](auto h)
+                               __attribute__((always_inline)) { out[h][m] = dot<kBits>(out[h][m], line[h], four); });
+    });
+  }
+
   /// Adds one chunk: `lines` of the first half, `next_half` bytes before those of the second. kPart: -1 all of it, 0 or
   /// 1 a block of 16.
   template <int kBits, bool kUnpacked, int kPart, int kHalfCount, int kRows>
   [[gnu::always_inline]] static void add_chunk(const std::byte* lines, std::ptrdiff_t next_half,
                                                const std::int8_t* codes, std::int64_t stride,
                                                I (&out)[kHalfCount][kRows]) {
-    if constexpr (kBits == 4 && !kUnpacked) {
+    if constexpr (kBits == 4 && !kUnpacked && D::kWideRows > 0 && kHalfCount * kRows > D::kWideRows) {
+      // Half of the codes after the other, so that few registers hold them.
+      unrolled<8>([&](auto i) __attribute__((always_inline)) {
+        constexpr int kJ = i / 2;
+        constexpr bool kHigh = i % 2 == 1;
+        I line[kHalfCount];
+        unrolled<kHalfCount>([&](auto h) __attribute__((always_inline)) {
+          const I both = D::load(lines + h * next_half + kJ * kLine);
+          line[h] = kHigh ? D::high_bits(both) : D::low_bits(both);
+        });
+        add_line<4>(line, codes + 4 * kJ + (kHigh ? 16 : 0), stride, out);
+      });
+    } else if constexpr (kBits == 4 && !kUnpacked) {
       unrolled<4>([&](auto j) __attribute__((always_inline)) {
         unrolled<kHalfCount>([&](auto h) __attribute__((always_inline)) {
           const I both = D::load(lines + h * next_half + j * kLine);
@@ -151,11 +179,7 @@ struct MatMul {
         I line[kHalfCount];
         unrolled<kHalfCount>(
             [&](auto h) __attribute__((always_inline)) { line[h] = D::load(lines + h * next_half + kJ * kLine); });
-        unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
-          const std::int8_t* const four = codes + m * stride + 4 * kJ;
-          unrolled<kHalfCount>(
-              [&](auto h) __attribute__((always_inline)) { out[h][m] = dot<kBits>(out[h][m], line[h], four); });
-        });
+        add_line<kBits>(line, codes + 4 * kJ, stride, out);
       });
     }
   }
@@ -163,7 +187,7 @@ struct MatMul {
   /// kRows rows straight from the packed codes; not for blocks of 16.
   template <int kBits, int kRows>
   static void direct(const PanelView& w, const QuantizedRows& x, std::int64_t row, float* out) {
-    constexpr int kHalfCount = kRows <= D::kDirectRows / 2 ? 2 : 1;
+    constexpr int kHalfCount = D::kWideRows > 0 || kRows <= D::kDirectRows / 2 ? 2 : 1;
     constexpr std::int64_t kHalfBytes = (kBits == 4 ? 4 : 8) * kLine;
     const std::int64_t chunks = w.unit_depth / kChunkDepth;
     for (int first = 0; first < kHalves; first += kHalfCount) {
@@ -185,13 +209,40 @@ struct MatMul {
         const auto* const scales = reinterpret_cast<const Half*>(lines + chunks * kHalves * kHalfBytes) + column;
         const std::int8_t* const zeros =
             w.zero_points == nullptr ? nullptr : w.zero_points + unit * kPanelColumns + column;
-        finish_step(x, unit, row, scales, zeros, dots, sums);
+        finish_step(x, unit, row, scales, zeros, dots, to_registers(sums));
       }
       unrolled<kHalfCount>([&](auto h) __attribute__((always_inline)) {
         unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
           sums[h][m].store(out + m * kPanelColumns + column + h * kLanes);
         });
       });
+    }
+  }
+
+  /// As direct, for rows whose sums leave no registers for both halves: they stay in out.
+  template <int kBits, int kRows>
+  static void wide(const PanelView& w, const QuantizedRows& x, std::int64_t row, float* out) {
+    constexpr std::int64_t kHalfBytes = (kBits == 4 ? 4 : 8) * kLine;
+    const std::int64_t chunks = w.unit_depth / kChunkDepth;
+    std::fill_n(out, kRows * kPanelColumns, 0.0F);
+    for (std::int64_t unit = 0; unit < w.units; ++unit) {
+      const std::byte* const lines = w.data + static_cast<std::size_t>(unit) * w.unit_bytes;
+      for (std::size_t at = 0; at < w.unit_bytes; at += kLine) V::prefetch(lines + D::kPrefetchBytes + at);
+      const std::int8_t* const codes = x.codes + row * x.stride + unit * w.unit_depth;
+      I dots[kHalves][kRows];
+      start_step<kBits>(x, unit, row, dots);
+      for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+        add_chunk<kBits, false, -1>(lines + chunk * kHalves * kHalfBytes, kHalfBytes, codes + chunk * kChunkDepth,
+                                    x.stride, dots);
+      }
+      const auto* const scales = reinterpret_cast<const Half*>(lines + chunks * kHalves * kHalfBytes);
+      const std::int8_t* const zeros = w.zero_points == nullptr ? nullptr : w.zero_points + unit * kPanelColumns;
+      __asm__ volatile("" ::: "memory");  // else the compiler moves the sums to registers, and those to the stack
+      finish_step(x, unit, row, scales, zeros, dots,
+                  [out](int h, int m, V value, V factor) __attribute__((always_inline)) {
+                    float* const sum = out + m * kPanelColumns + h * kLanes;
+                    V::fma(value, factor, V::load(sum)).store(sum);
+                  });
     }
   }
 
@@ -294,7 +345,7 @@ struct MatMul {
       }
       swap_pairs(dots);
       const float* const zeros = slab.has_zeros ? slab.zeros + at * kPanelColumns : nullptr;
-      finish_step(x, step, row, slab.scales + at * kPanelColumns, zeros, dots, sums);
+      finish_step(x, step, row, slab.scales + at * kPanelColumns, zeros, dots, to_registers(sums));
     };
     if constexpr (kBlock16) {
       for (std::int64_t at = 0; at < slab.steps; at += 2) {
@@ -317,6 +368,10 @@ struct MatMul {
   static constexpr std::array<Direct, sizeof...(kIndex)> directs(std::index_sequence<kIndex...>) {
     return {&direct<kBits, static_cast<int>(kIndex) + 1>...};
   }
+  template <int kBits, std::size_t... kIndex>
+  static constexpr std::array<Direct, sizeof...(kIndex)> wides(std::index_sequence<kIndex...>) {
+    return {&wide<kBits, static_cast<int>(kIndex) + 1>...};
+  }
   template <int kBits, bool kBlock16, std::size_t... kIndex>
   static constexpr std::array<Tile, sizeof...(kIndex)> tiles(std::index_sequence<kIndex...>) {
     return {&tile<kBits, kBlock16, (static_cast<int>(kIndex) + 1) * kRowUnit>...};
@@ -324,8 +379,23 @@ struct MatMul {
   static constexpr auto kDirectIndex = std::make_index_sequence<D::kDirectRows>();
   static constexpr auto kTileIndex = std::make_index_sequence<D::kTileRows / kRowUnit>();
   static constexpr std::array kDirects = {directs<4>(kDirectIndex), directs<8>(kDirectIndex)};
+  static constexpr auto kWideIndex = std::make_index_sequence<D::kWideRows>();
+  static constexpr std::array kWides = {wides<4>(kWideIndex), wides<8>(kWideIndex)};
   static constexpr std::array kTiles = {std::array{tiles<4, false>(kTileIndex), tiles<4, true>(kTileIndex)},
                                         std::array{tiles<8, false>(kTileIndex), tiles<8, true>(kTileIndex)}};
+
+  /// Calls body(begin, size) for even portions of at most `most`: 9 are 5 + 4 and 6 are 3 + 3.
+  template <typename Body>
+  static void in_portions(std::int64_t count, std::int64_t most, const Body& body) {
+    const std::int64_t portions = (count + most - 1) / most;
+    for (std::int64_t p = 0; p < portions; ++p) {
+      const std::int64_t begin = count * p / portions;
+      body(begin, count * (p + 1) / portions - begin);
+    }
+  }
+
+  /// Up to so many rows it is faster to unpack the codes for each portion of them than once into a slab.
+  static constexpr std::int64_t kMostWideRows = 96;
 
   static void multiply(const PanelView& w, const QuantizedRows& x, std::int64_t first, std::int64_t count, float* out,
                        std::byte* scratch) {
@@ -333,6 +403,13 @@ struct MatMul {
     const bool block16 = w.scales_per_unit == 2;
     if (count <= D::kDirectRows && !block16) {
       return kDirects[bits][static_cast<std::size_t>(count - 1)](w, x, first, out);
+    }
+    if constexpr (D::kWideRows > 0) {
+      if (count <= kMostWideRows && !block16) {
+        return in_portions(count, D::kWideRows, [&](std::int64_t row, std::int64_t some) {
+          kWides[bits][static_cast<std::size_t>(some - 1)](w, x, first + row, out + row * kPanelColumns);
+        });
+      }
     }
     const auto& tiles = kTiles[bits][block16 ? 1 : 0];
     // With pairs, the row behind an odd last one is computed too: there is one, as rows are padded to 16.
@@ -342,97 +419,10 @@ struct MatMul {
     const std::int64_t slab_units = Slab::kDepth / w.unit_depth;
     for (std::int64_t unit = 0; unit < w.units; unit += slab_units) {
       unpack(w, unit, std::min(slab_units, w.units - unit), slab);
-      // Rows in even portions: 9 are 5 + 4 and 6 are 3 + 3.
-      constexpr std::int64_t kMost = D::kTileRows / kRowUnit;
-      const std::int64_t portions = (row_units + kMost - 1) / kMost;
-      for (std::int64_t p = 0; p < portions; ++p) {
-        const std::int64_t begin = row_units * p / portions;
-        const std::int64_t some = row_units * (p + 1) / portions - begin;
+      in_portions(row_units, D::kTileRows / kRowUnit, [&](std::int64_t begin, std::int64_t some) {
         const std::int64_t row = begin * kRowUnit;
         tiles[static_cast<std::size_t>(some - 1)](slab, w.step_depth(), x, first + row, out + row * kPanelColumns);
-      }
-    }
-  }
-
-  // ---- float32 ----
-
-  /// Floats of `units` units into to[depth][32].
-  static void unpack_exact(const PanelView& w, std::int64_t first_unit, std::int64_t units, float* to) {
-    const std::int64_t chunks = w.unit_depth / kChunkDepth;
-    const int half_lines = w.bits == 4 ? 4 : 8;
-    const V base = V::set1(w.bits == 4 ? -8.0F : -128.0F);
-    for (std::int64_t unit = first_unit; unit < first_unit + units; ++unit) {
-      const std::byte* const lines = w.data + static_cast<std::size_t>(unit) * w.unit_bytes;
-      for (std::size_t at = 0; at < w.unit_bytes; at += kLine) V::prefetch(lines + D::kPrefetchBytes + at);
-      const auto* const scales = reinterpret_cast<const float*>(lines + chunks * kHalves * half_lines * kLine);
-      for (std::int64_t k = 0; k < w.unit_depth; k += 4, to += 4 * kPanelColumns) {
-        const std::int64_t chunk = k / kChunkDepth;
-        const int j = static_cast<int>(k % kChunkDepth) / 4;
-        const std::int64_t part = k / w.step_depth();
-        for (int h = 0; h < kHalves; ++h) {
-          const std::byte* const from = lines + ((chunk * kHalves + h) * half_lines + j % half_lines) * kLine;
-          I line = D::load(from);
-          if (w.bits == 4) line = j < 4 ? D::low_bits(line) : D::high_bits(line);
-          const int column = h * kLanes;
-          const V scale = V::load(scales + part * kPanelColumns + column);
-          V shift = base;
-          if (w.zero_points != nullptr) {
-            const std::int64_t step = unit * w.scales_per_unit + part;
-            shift = shift - V::load(w.zero_points + step * kPanelColumns + column);
-          }
-          ((D::template byte<0>(line) + shift) * scale).store(to + column);
-          ((D::template byte<1>(line) + shift) * scale).store(to + kPanelColumns + column);
-          ((D::template byte<2>(line) + shift) * scale).store(to + 2 * kPanelColumns + column);
-          ((D::template byte<3>(line) + shift) * scale).store(to + 3 * kPanelColumns + column);
-        }
-      }
-    }
-  }
-
-  template <int kRows>
-  static void exact_tile(const float* slab, std::int64_t depth, const float* x, std::int64_t stride, float* out) {
-    V sums[kRows][kHalves];
-    unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
-      sums[m][0] = V::load(out + m * kPanelColumns);
-      sums[m][1] = V::load(out + m * kPanelColumns + kLanes);
-    });
-    for (std::int64_t k = 0; k < depth; ++k, slab += kPanelColumns) {
-      const V low = V::load(slab);
-      const V high = V::load(slab + kLanes);
-      unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
-        const V value = V::set1(x[m * stride + k]);
-        sums[m][0] = V::fma(value, low, sums[m][0]);
-        sums[m][1] = V::fma(value, high, sums[m][1]);
       });
-    }
-    unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
-      sums[m][0].store(out + m * kPanelColumns);
-      sums[m][1].store(out + m * kPanelColumns + kLanes);
-    });
-  }
-
-  using ExactTile = void (*)(const float*, std::int64_t, const float*, std::int64_t, float*);
-  template <std::size_t... kIndex>
-  static constexpr std::array<ExactTile, sizeof...(kIndex)> exact_tiles(std::index_sequence<kIndex...>) {
-    return {&exact_tile<static_cast<int>(kIndex) + 1>...};
-  }
-  static constexpr auto kExactTiles = exact_tiles(std::make_index_sequence<D::kExactRows>());
-
-  static void multiply_exact(const PanelView& w, const float* x, std::int64_t stride, std::int64_t count, float* out,
-                             std::byte* scratch) {
-    constexpr std::int64_t kDepth = 256;
-    static_assert(kDepth * kPanelColumns * sizeof(float) <= kMatMulScratchBytes);
-    auto* const slab = reinterpret_cast<float*>(scratch);
-    std::fill(out, out + count * kPanelColumns, 0.0F);
-    const std::int64_t slab_units = kDepth / w.unit_depth;
-    for (std::int64_t unit = 0; unit < w.units; unit += slab_units) {
-      const std::int64_t units = std::min(slab_units, w.units - unit);
-      unpack_exact(w, unit, units, slab);
-      for (std::int64_t row = 0; row < count; row += D::kExactRows) {
-        const std::int64_t rows = std::min<std::int64_t>(D::kExactRows, count - row);
-        kExactTiles[static_cast<std::size_t>(rows - 1)](
-            slab, units * w.unit_depth, x + row * stride + unit * w.unit_depth, stride, out + row * kPanelColumns);
-      }
     }
   }
 
@@ -470,7 +460,8 @@ struct MatMul {
   }
 
   static constexpr MatMulKernels kTable = {
-      &Rows<V>::load, &Rows<V>::normalise, &quantize_row, &multiply, &multiply_exact, &store, nullptr, nullptr};
+      &Rows<V>::load, &Rows<V>::normalise, &quantize_row, &multiply, &ExactMatMul<D>::multiply_exact, &store, nullptr,
+      nullptr};
 };
 
 }  // namespace

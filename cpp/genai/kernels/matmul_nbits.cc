@@ -223,14 +223,17 @@ class MatMulNBits final : public ort::OpKernel {
     const std::int64_t blocks = (call.rows + kRowBlock - 1) / kRowBlock;
     const std::int64_t group = blocks > 1 ? 1 : panels_at_once(call);
     const std::int64_t groups = (panels_ + group - 1) / group;
-    run_all(call.context, static_cast<std::size_t>(groups * blocks), call.threads, [&](std::size_t index, int thread) {
-      const std::int64_t first_row = static_cast<std::int64_t>(index) / groups * kRowBlock;
-      const std::int64_t first = static_cast<std::int64_t>(index) % groups * group;
-      const std::int64_t end = std::min(panels_, first + group);
-      const std::int64_t count = std::min(kRowBlock, call.rows - first_row);
-      const MatMulWork::Thread memory = call.work.thread(thread);
-      for (std::int64_t panel = first; panel < end; ++panel) multiply_panel(call, memory, panel, first_row, count);
-    });
+    run_in_ranges(call.context, static_cast<std::size_t>(groups * blocks), call.threads,
+                  [&](std::size_t index, int thread) {
+                    const std::int64_t first_row = static_cast<std::int64_t>(index) / groups * kRowBlock;
+                    const std::int64_t first = static_cast<std::int64_t>(index) % groups * group;
+                    const std::int64_t end = std::min(panels_, first + group);
+                    const std::int64_t count = std::min(kRowBlock, call.rows - first_row);
+                    const MatMulWork::Thread memory = call.work.thread(thread);
+                    for (std::int64_t panel = first; panel < end; ++panel) {
+                      multiply_panel(call, memory, panel, first_row, count);
+                    }
+                  });
   }
 
   /// How many of panels_ a thread takes in one go when there are few rows.

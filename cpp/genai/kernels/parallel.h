@@ -2,6 +2,8 @@
 
 #include "genai/ort/custom_op.h"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <type_traits>
@@ -33,6 +35,34 @@ void run_all(const ort::KernelContext& context, std::size_t count, int threads, 
     }
   };
   if (threads <= 1 || count <= 1) return body(0);
+  context.parallel_for(static_cast<std::size_t>(threads), body);
+}
+
+/// Calls work(index, thread) for each index below `count`, from `threads` threads that begin with an equal range each,
+/// so that what a thread reads lies behind what it read before; who has ended its own range helps with the others.
+template <typename Work>
+void run_in_ranges(const ort::KernelContext& context, std::size_t count, int threads, const Work& work) {
+  struct alignas(64) Range {
+    std::atomic<std::size_t> next;
+    std::size_t end;
+  };
+  constexpr std::size_t kMost = 64;
+  const std::size_t num =
+      std::min({kMost, static_cast<std::size_t>(std::max(1, threads)), std::max<std::size_t>(1, count)});
+  std::array<Range, kMost> ranges;
+  for (std::size_t r = 0; r < num; ++r) {
+    ranges[r].next.store(count * r / num, std::memory_order_relaxed);
+    ranges[r].end = count * (r + 1) / num;
+  }
+  auto body = [&](std::size_t thread) {
+    for (std::size_t r = 0; r < num; ++r) {
+      Range& range = ranges[(thread + r) % num];
+      for (std::size_t index = range.next++; index < range.end; index = range.next++) {
+        work(index, static_cast<int>(thread));
+      }
+    }
+  };
+  if (num == 1) return body(0);
   context.parallel_for(static_cast<std::size_t>(threads), body);
 }
 
