@@ -12,7 +12,7 @@
 namespace genai::kernels {
 
 /// Rows of activations as int8, with a scale for each row and block of depth: an activation is code * scale. A loan.
-/// `padded` is `rows` rounded up to 16; the rows past the end are zero.
+/// `padded` is `rows` rounded up to 16; a row behind an odd last one is zero, and the others past the end are not read.
 struct QuantizedRows {
   std::int64_t padded = 0;
   std::int64_t stride = 0;          ///< bytes from row to row, a multiple of 64

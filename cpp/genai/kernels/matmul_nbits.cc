@@ -17,7 +17,7 @@ namespace genai::kernels {
 namespace {
 
 /// Most of a panel's bytes that a thread takes in one go when there are few rows: long enough to stream.
-constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
+constexpr std::size_t kPieceBytes = std::size_t{24} << 10;
 /// Below this work, in bytes of weights times rows, more threads cost more than they bring.
 constexpr double kSmallWork = 64 << 10;
 /// Elements of activations from which on several threads prepare them.

@@ -29,8 +29,9 @@ QuantizedRows MatMulWork::quantized(std::int64_t rows, const PanelView& shape) {
   out.codes = reinterpret_cast<std::int8_t*>(grow(codes_, padded * static_cast<std::size_t>(out.stride)));
   out.scales = reinterpret_cast<float*>(grow(scales_, padded * steps * sizeof(float)));
   out.offsets = reinterpret_cast<std::int32_t*>(grow(offsets_, padded * steps * sizeof(std::int32_t)));
-  // What the last rows of a tile hold is computed and not used.
-  for (std::int64_t row = rows; row < out.padded; ++row) {
+  // Where rows are computed in pairs, the row behind an odd last one is, too, and not used.
+  if (rows % 2 == 1) {
+    const std::int64_t row = rows;
     std::fill_n(out.codes + row * out.stride, out.stride, std::int8_t{0});
     for (std::int64_t step = 0; step < shape.steps(); ++step) {
       out.scales[step * out.padded + row] = 0.0F;
