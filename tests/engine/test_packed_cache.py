@@ -163,3 +163,31 @@ def test_limit_comes_from_the_option_then_from_the_environment(monkeypatch: pyte
         EngineOptions()
     with pytest.raises(errors.InvalidArgumentError, match="packed_cache is 'much'"):
         EngineOptions(packed_cache="much")
+
+
+PEAK = """
+import sys
+from onnx_genai import LLM
+
+def memory(name):
+    with open("/proc/self/status", encoding="utf-8") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(name + ":"))
+
+with LLM(sys.argv[1], threads=1, backend="native") as llm:
+    print(memory("VmHWM") - memory("VmRSS"), llm.info()["packed_weights"])
+"""
+
+
+@pytest.mark.real_model
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads the peak of memory from /proc")
+def test_weights_are_in_memory_once_while_they_are_read(smollm2: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"ONNX_GENAI_HOME": str(tmp_path), VARIABLE: "1GiB"}
+    for kept in ("packed into", ("mapped from", "copied from")):
+        done = subprocess.run(
+            [sys.executable, "-c", PEAK, str(smollm2)],
+            capture_output=True, text=True, timeout=120, check=True, env=environment,
+        )  # fmt: skip
+        above, what = done.stdout.split(maxsplit=1)
+        assert what.startswith(kept)
+    (file,) = (tmp_path / "packed").glob("*.packed")
+    assert int(above) < file.stat().st_size / 2  # at no time there was a second copy

@@ -33,6 +33,10 @@ FileMapping::~FileMapping() {
   munmap(start_, size_bytes_);
 }
 
+void FileMapping::release_pages() const {
+  madvise(start_, size_bytes_, MADV_DONTNEED);
+}
+
 bool FileMapping::is_fast() const {
   constexpr std::size_t kFew = 4 * kHugePage;  // in the tables of the processor with small pages, too
   if (size_bytes_ < kFew) return true;

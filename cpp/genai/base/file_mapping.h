@@ -21,6 +21,9 @@ class FileMapping {
   /// system has no huge pages, or there are few. Small ones are read at half of the speed. About a millisecond.
   bool is_fast() const;
 
+  /// Lets what was read leave physical memory; it is read again when it is needed.
+  void release_pages() const;
+
  private:
   std::byte* start_ = nullptr;
   std::size_t size_bytes_;  ///< whole pages

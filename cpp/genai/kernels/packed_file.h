@@ -75,6 +75,8 @@ class PackedFile {
   const std::byte* image(const PackedEntry& entry) const { return mapping_.data() + entry.offset; }
   /// See FileMapping::is_fast().
   bool is_fast() const { return mapping_.is_fast(); }
+  /// Lets what was read leave physical memory; it is read again when it is needed.
+  void release_pages() const { mapping_.release_pages(); }
 
  private:
   /// Empty when all is right.

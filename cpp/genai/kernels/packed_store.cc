@@ -93,9 +93,15 @@ bool is_mapped(MappedFiles& mapped, const NBitsWeights& source) {
   return mapped.find(source.codes.data(), source.codes.size()).has_value();
 }
 
+/// A copy in memory of the process; the file's pages leave it, so that an image is in memory once.
 std::shared_ptr<const std::byte> copied(const std::byte& image, std::size_t size_bytes) {
   const std::shared_ptr<std::byte> copy = allocate_weights(size_bytes);
-  std::memcpy(copy.get(), &image, size_bytes);
+  constexpr std::size_t kPiece = std::size_t{4} << 20;
+  for (std::size_t at = 0; at < size_bytes; at += kPiece) {
+    const std::size_t size = std::min(kPiece, size_bytes - at);
+    std::memcpy(copy.get() + at, &image + at, size);
+    release_file_pages(&image + at, size);
+  }
   return copy;
 }
 
@@ -133,6 +139,7 @@ void PackedStore::open_file(const PackedKey& first) {
   file_ = PackedFile::open(path_, reason_);
   if (file_ && file_->find(first) != nullptr) {
     is_fast_ = file_->is_fast();
+    if (!is_fast_) file_->release_pages();
     return;
   }
   file_ = nullptr;  // the constants were written to since
