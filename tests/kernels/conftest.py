@@ -6,9 +6,11 @@ import pytest
 
 from tests.kernels.operator import Node, make_session
 
-ISAS = ("plain", "neon", "neondot", "neoni8mm", "avx2", "avxvnni", "avx512", "avx512vnni", "amx")
+ISAS = ("plain", "neon", "neondot", "neoni8mm", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx")
 ATTENTION_ISAS = ("plain", "neon", "avx2", "avx512")
-"""Those for which attention has variants of its own, but for the tiles of prompts."""
+"""Those for which attention has variants of its own, but for rows of prompts."""
+PROMPT_ISAS = ("avx512bf16", "amx")
+"""Those for which it has variants for rows of prompts."""
 
 
 def _supported(isa: str) -> bool:
@@ -33,6 +35,12 @@ def _choose(isa: str, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture(params=ATTENTION_ISAS)
 def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each instruction set that this CPU has and attention has variants for."""
+    return _choose(str(request.param), monkeypatch)
+
+
+@pytest.fixture(params=PROMPT_ISAS)
+def prompt_isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each instruction set that this CPU has and attention has variants for rows of prompts for."""
     return _choose(str(request.param), monkeypatch)
 
 

@@ -1,4 +1,4 @@
-"""Rows of prompts in PagedAttention: computed with bfloat16 operands where the CPU has tiles of them."""
+"""Rows of prompts in PagedAttention: computed with bfloat16 operands where the CPU multiplies them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.kernels.conftest import PROMPT_ISAS
 from tests.kernels.operator import Array, Case, Node, Sequence, make_case, make_session
 from tests.kernels.reference import absolute_bounds, expected_output, fill_past
 
 CHUNK = [Sequence(past=0, new=1), Sequence(past=33, new=47), Sequence(past=0, new=21), Sequence(past=250, new=13)]
 
 
-def _has_tiles() -> bool:
+def _has_bf16() -> bool:
     """Whether marked rows come out otherwise than rows that are not: in bfloat16."""
     node = Node(prompts=True)
     case = make_case(node, [Sequence(past=0, new=9)])
@@ -24,7 +25,7 @@ def _has_tiles() -> bool:
     return not np.array_equal(marked, case.run(session))
 
 
-needs_tiles = pytest.mark.skipif(not _has_tiles(), reason="this CPU or build has no tiles of bfloat16")
+needs_bf16 = pytest.mark.skipif(not _has_bf16(), reason="this CPU or build has no products of bfloat16")
 
 FEATURES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -155,9 +156,9 @@ def test_random_features_equal_reference(seed: int) -> None:
     check(node, sequences, seed, threads=1 + seed % 2)
 
 
-@needs_tiles
+@needs_bf16
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
-def test_usual_heads_use_tiles(head_dim: int) -> None:
+def test_usual_heads_use_bfloat16(head_dim: int) -> None:
     node = Node(head_dim=head_dim, value_dim=head_dim, prompts=True)
     case = make_case(node, [Sequence(past=0, new=40)])
     marked = case.run(make_session(node.model()))
@@ -166,8 +167,26 @@ def test_usual_heads_use_tiles(head_dim: int) -> None:
     assert (marked != case.run(make_session(node.model()))).mean() > 0.9
 
 
+@pytest.mark.parametrize("feature", ["plain", "head_dim_80", "group_7", "window_40", "kv_int8_softcap_window"])
+def test_each_instruction_set_equals_reference_in_bfloat16(prompt_isa: str, feature: str) -> None:
+    assert prompt_isa
+    check(Node(**FEATURES[feature]), CHUNK)
+    assert _has_bf16()
+
+
+def test_switched_off_rows_of_prompts_are_as_others(prompt_isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prompt_isa
+    monkeypatch.setenv("ONNX_GENAI_PROMPT_BF16", "0")
+
+    assert not _has_bf16()
+
+
+def test_lower_instruction_sets_compute_rows_of_prompts_as_others(any_isa: str) -> None:
+    assert _has_bf16() == (any_isa in PROMPT_ISAS)
+
+
 @pytest.mark.parametrize("name", ["ONNX_GENAI_CPU_ISA", "ONNX_GENAI_PROMPT_BF16"])
-def test_without_tiles_rows_of_prompts_are_as_others(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_bf16_rows_of_prompts_are_as_others(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, {"ONNX_GENAI_CPU_ISA": "plain", "ONNX_GENAI_PROMPT_BF16": "0"}[name])
     node = Node(prompts=True)
     case = make_case(node, [Sequence(past=0, new=40)])

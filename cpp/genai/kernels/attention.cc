@@ -14,6 +14,7 @@ std::size_t packed_floats(const AttentionShape& shape) {
 
 const AttentionKernels* prompt_kernels([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
+  if (isa == Isa::kAvx512Bf16) return &kAttentionAvx512Bf16;
   if (isa == Isa::kAmx) return &kAttentionAmx;
 #endif
   return nullptr;
@@ -55,6 +56,7 @@ const AttentionKernels& attention_kernels(Isa isa) {
       return kAttentionAvx2;
     case Isa::kAvx512:
     case Isa::kAvx512Vnni:
+    case Isa::kAvx512Bf16:
     case Isa::kAmx:
       return kAttentionAvx512;
 #else
@@ -62,6 +64,7 @@ const AttentionKernels& attention_kernels(Isa isa) {
     case Isa::kAvxVnni:
     case Isa::kAvx512:
     case Isa::kAvx512Vnni:
+    case Isa::kAvx512Bf16:
     case Isa::kAmx:
       break;
 #endif

@@ -48,6 +48,11 @@ struct Setting {
     key_cache.assign(static_cast<std::size_t>(slots * shape.head_dim), std::nanf(""));
     value_cache.assign(static_cast<std::size_t>(slots * shape.value_dim), std::nanf(""));
     output.resize(static_cast<std::size_t>(added * shape.num_heads * shape.value_dim));
+    refer();
+  }
+
+  /// Lets the tensors be those of this setting.
+  void refer() {
     tensors.query = reinterpret_cast<const std::byte*>(query.data());
     tensors.key = reinterpret_cast<const std::byte*>(key.data());
     tensors.value = reinterpret_cast<const std::byte*>(value.data());
@@ -193,7 +198,8 @@ TEST_CASE("PromptKernels_WholeTiles_EqualPlainLoopsInDouble") {
     if (kernels == nullptr) continue;
     for (const auto& [heads, kv_heads, head_dim, value_dim, past, added] :
          {std::array{1, 1, 16, 16, 0, 1}, std::array{3, 1, 80, 48, 5, 9}, std::array{7, 1, 64, 64, 250, 13},
-          std::array{14, 2, 96, 128, 31, 30}, std::array{4, 4, 256, 32, 300, 20}}) {
+          std::array{14, 2, 96, 128, 31, 30}, std::array{4, 4, 256, 32, 300, 20}, std::array{5, 1, 112, 112, 77, 8},
+          std::array{1, 1, 48, 176, 511, 3}}) {
       CAPTURE(head_dim);
       Setting setting(shape_of(heads, kv_heads, head_dim, value_dim), past, added);
       REQUIRE(fits_prompt_kernels(setting.shape));
@@ -232,12 +238,49 @@ TEST_CASE("PromptKernels_TilesOfAnyHeight_GiveTheSameBits") {
   }
 }
 
+TEST_CASE("PromptKernels_ASequenceInPieces_GivesTheSameBits") {
+  for (const Isa isa : supported_isas()) {
+    const AttentionKernels* const kernels = prompt_kernels(isa);
+    if (kernels == nullptr) continue;
+    AttentionShape shape = shape_of(3, 1, 80, 112);
+    for (const int window : {0, 40}) {
+      shape.window = window;
+      Setting whole(shape, 0, 290);
+      whole.attend(*kernels, kPromptTileRows, true);
+      for (const int first : {1, 15, 16, 33, 254, 257, 289}) {
+        // The last tokens, behind the others.
+        Setting rest = whole;
+        rest.past = first;
+        rest.added = 290 - first;
+        const auto skipped = static_cast<std::size_t>(first * shape.num_heads * shape.head_dim);
+        rest.query.erase(rest.query.begin(), rest.query.begin() + static_cast<std::ptrdiff_t>(skipped));
+        rest.refer();
+
+        rest.attend(*kernels, 64, true);
+
+        const auto before = static_cast<std::ptrdiff_t>(first * shape.num_heads * shape.value_dim);
+        CAPTURE(first);
+        CHECK(std::equal(whole.output.begin() + before, whole.output.end(), rest.output.begin()));
+      }
+    }
+  }
+}
+
 TEST_CASE("PromptKernels_OtherShapes_AreNotTheirs") {
   CHECK(fits_prompt_kernels(shape_of(1, 1, 80, 16)));
   CHECK(!fits_prompt_kernels(shape_of(1, 1, 40, 16)));
   CHECK(!fits_prompt_kernels(shape_of(1, 1, 64, 15)));
   CHECK(!fits_prompt_kernels(shape_of(1, 1, 528, 64)));
+}
+
+TEST_CASE("PromptKernels_Isa_AreThoseOfProductsOfBfloat16") {
   CHECK(prompt_kernels(Isa::kPlain) == nullptr);
+#if defined(__x86_64__)
+  CHECK(prompt_kernels(Isa::kAvx512Vnni) == nullptr);
+  CHECK(prompt_kernels(Isa::kAvx512Bf16) == &kAttentionAvx512Bf16);
+  CHECK(prompt_kernels(Isa::kAmx) == &kAttentionAmx);
+  CHECK(&attention_kernels(Isa::kAvx512Bf16) == &kAttentionAvx512);
+#endif
 }
 
 TEST_CASE("Merge_RangeThatARowDoesNotSee_ChangesNothing") {

@@ -28,15 +28,22 @@ bool cpu_has_avx_vnni() {
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1U << 4) != 0;
 }
 
+/// Products of bfloat16 in vectors, and the conversion to it.
+bool cpu_has_avx512_bf16() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1U << 5) != 0;
+}
+
 bool cpu_has_bf16_tiles() {
   unsigned a = 0;
   unsigned b = 0;
   unsigned c = 0;
   unsigned d = 0;
   constexpr unsigned kTiles = 1U << 24 | 1U << 22;  // tiles, and their products of bfloat16
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTiles) != kTiles) return false;
-  constexpr unsigned kVectors = 1U << 5;  // conversion to bfloat16 in vectors
-  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & kVectors) != 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kTiles) == kTiles;
 }
 
 /// Linux gives a process the tiles' state on demand only.
@@ -73,6 +80,8 @@ std::string_view isa_name(Isa isa) {
       return "avx512";
     case Isa::kAvx512Vnni:
       return "avx512vnni";
+    case Isa::kAvx512Bf16:
+      return "avx512bf16";
     case Isa::kAmx:
       return "amx";
   }
@@ -100,7 +109,9 @@ std::vector<Isa> supported_isas() {
   const bool has_vnni = has_avx512 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
   if (has_vnni) isas.push_back(Isa::kAvx512Vnni);
-  if (has_vnni && cpu_has_bf16_tiles() && may_use_tiles()) isas.push_back(Isa::kAmx);
+  const bool has_bf16 = has_vnni && cpu_has_avx512_bf16();
+  if (has_bf16) isas.push_back(Isa::kAvx512Bf16);
+  if (has_bf16 && cpu_has_bf16_tiles() && may_use_tiles()) isas.push_back(Isa::kAmx);
 #endif
   return isas;
 }

@@ -45,6 +45,14 @@ TEST_CASE("SupportedIsas_AnyCpu_BeginWithPlainAndRise") {
   CHECK(std::is_sorted(isas.begin(), isas.end()));
 }
 
+TEST_CASE("SupportedIsas_ProductsOfBfloat16_ComeWithThoseOfInt8") {
+  const std::vector<Isa> isas = supported_isas();
+  const auto has = [&](Isa isa) { return std::find(isas.begin(), isas.end(), isa) != isas.end(); };
+
+  CHECK((has(Isa::kAvx512Vnni) || !has(Isa::kAvx512Bf16)));
+  CHECK((has(Isa::kAvx512Bf16) || !has(Isa::kAmx)));
+}
+
 TEST_CASE("ChosenIsa_NoVariable_IsTheFastest") {
   const IsaVariable none(std::nullopt);
   CHECK(chosen_isa() == supported_isas().back());

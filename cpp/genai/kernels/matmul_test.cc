@@ -512,5 +512,11 @@ TEST_CASE("results are stored with bias and gate") {
   }
 }
 
+#if defined(__x86_64__)
+TEST_CASE("MatMulKernels_Avx512Bf16_AreThoseOfInt8") {
+  CHECK(&matmul_kernels(Isa::kAvx512Bf16) == &matmul_kernels(Isa::kAvx512Vnni));
+}
+#endif
+
 }  // namespace
 }  // namespace genai::kernels

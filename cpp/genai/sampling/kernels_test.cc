@@ -162,7 +162,7 @@ TEST_CASE("BestIsaWithin_EachLimit_IsTheWidestSupportedBelowIt") {
 
   for (const char* limit : {"plain", "neon", "neondot", "neoni8mm"}) CHECK(best_isa_within(limit) == Isa::kPlain);
   for (const char* limit : {"avx2", "avxvnni"}) CHECK(best_isa_within(limit) == avx2);
-  for (const char* limit : {"", "avx512", "avx512vnni", "amx"}) CHECK(best_isa_within(limit) == widest);
+  for (const char* limit : {"", "avx512", "avx512vnni", "avx512bf16", "amx"}) CHECK(best_isa_within(limit) == widest);
 }
 
 TEST_CASE("SumExpBlocks_RandomRow_EqualsFloat64Sum") {
