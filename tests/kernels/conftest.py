@@ -7,7 +7,7 @@ import pytest
 from tests.kernels.operator import Node, make_session
 
 ISAS = ("plain", "neon", "neondot", "neoni8mm", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx")
-ATTENTION_ISAS = ("plain", "neon", "avx2", "avx512")
+ATTENTION_ISAS = ("plain", "neon", "avx2", "avx512", "avx512bf16")
 """Those for which attention has variants of its own, but for rows of prompts."""
 PROMPT_ISAS = ("avx512bf16", "amx")
 """Those for which it has variants for rows of prompts."""

@@ -56,9 +56,10 @@ const AttentionKernels& attention_kernels(Isa isa) {
       return kAttentionAvx2;
     case Isa::kAvx512:
     case Isa::kAvx512Vnni:
-    case Isa::kAvx512Bf16:
     case Isa::kAmx:
       return kAttentionAvx512;
+    case Isa::kAvx512Bf16:  // AMD's; those of Intel have tiles
+      return kAttentionAvx512Far;
 #else
     case Isa::kAvx2:
     case Isa::kAvxVnni:

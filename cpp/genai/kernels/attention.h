@@ -166,6 +166,7 @@ extern const AttentionKernels kAttentionPlain;
 extern const AttentionKernels kAttentionNeon;
 extern const AttentionKernels kAttentionAvx2;
 extern const AttentionKernels kAttentionAvx512;
+extern const AttentionKernels kAttentionAvx512Far;   ///< the same, fetching into the second-level cache
 extern const AttentionKernels kAttentionAvx512Bf16;  ///< of prompts
 extern const AttentionKernels kAttentionAmx;         ///< of prompts
 

@@ -31,6 +31,7 @@
 namespace genai::kernels {
 
 const AttentionKernels kAttentionAvx512 = Attention<VecAvx512>::kTable;
+const AttentionKernels kAttentionAvx512Far = Attention<VecAvx512Far>::kTable;
 
 }  // namespace genai::kernels
 
