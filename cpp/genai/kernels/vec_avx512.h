@@ -7,7 +7,8 @@
 namespace genai::kernels {
 namespace {
 
-/// 16 floats in one register; as VecPlain. kFetchesFar: prefetch() fetches into the second-level cache only.
+/// 16 floats in one register; as VecPlain. kFetchesFar: prefetch() fetches into the second-level cache only,
+/// but for int8, which is computed more slowly than it arrives.
 template <bool kFetchesFar>
 struct VecAvx512Of {
   static constexpr int kMaxRows = 12;
@@ -51,6 +52,7 @@ struct VecAvx512Of {
     if constexpr (kFetchesFar) return prefetch_far(p);
     _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
   }
+  static void prefetch(const std::int8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
   static void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 };
 
