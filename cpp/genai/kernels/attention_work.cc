@@ -7,7 +7,7 @@ namespace {
 
 // Costs are multiply-adds, about 30 of them a nanosecond; bringing a key from memory costs as much as this many rows.
 constexpr double kMemoryRows = 8;
-/// How many times faster rows of prompts are computed, in tiles of bfloat16.
+/// How many times faster rows of prompts are computed in tiles of bfloat16; twice in vectors.
 constexpr double kPromptSpeed = 5;
 /// Waking up other threads takes some microseconds: less work than this is done at once.
 constexpr double kSmallCost = 600e3;

@@ -185,7 +185,7 @@ def _write(model: onnx.ModelProto, index: GraphIndex, grouping: Grouping) -> Non
 
 
 def _mark_prompts(graph: onnx.GraphProto, rows: InputPort | None) -> bool:
-    """Tells products and attention which of their rows are of prompts: those may be computed in tiles of bfloat16.
+    """Tells products and attention which of their rows are of prompts: those may be computed in bfloat16.
 
     Done if a product takes its activations as int8 anyway. Products of chosen rows, such as the last one, get nothing:
     their rows are not those of the step.
