@@ -12,10 +12,26 @@ std::size_t packed_floats(const AttentionShape& shape) {
   return static_cast<std::size_t>(kTileRows) * static_cast<std::size_t>(shape.head_dim);
 }
 
+#if defined(__x86_64__)
+namespace {
+
+/// Put together here, as the files of an instruction set must run no code before it is chosen.
+AttentionKernels with_prompts(const PromptKernels& prompts) {
+  AttentionKernels kernels = kAttentionAvx512;
+  kernels.pack_queries = prompts.pack_queries;
+  kernels.attend = prompts.attend;
+  return kernels;
+}
+
+}  // namespace
+#endif
+
 const AttentionKernels* prompt_kernels([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
-  if (isa == Isa::kAvx512Bf16) return &kAttentionAvx512Bf16;
-  if (isa == Isa::kAmx) return &kAttentionAmx;
+  static const AttentionKernels bf16 = with_prompts(kPromptsAvx512Bf16);
+  static const AttentionKernels amx = with_prompts(kPromptsAmx);
+  if (isa == Isa::kAvx512Bf16) return &bf16;
+  if (isa == Isa::kAmx) return &amx;
 #endif
   return nullptr;
 }

@@ -129,6 +129,12 @@ struct AttentionKernels {
                  float* scratch);
 };
 
+/// What of them is other for tiles of prompts.
+struct PromptKernels {
+  decltype(AttentionKernels::pack_queries) pack_queries;
+  decltype(AttentionKernels::attend) attend;
+};
+
 /// Floats of the scratch of write_token, pack_queries and finish.
 std::size_t scratch_floats(const AttentionShape& shape);
 /// Floats of a packed tile.
@@ -166,8 +172,8 @@ extern const AttentionKernels kAttentionPlain;
 extern const AttentionKernels kAttentionNeon;
 extern const AttentionKernels kAttentionAvx2;
 extern const AttentionKernels kAttentionAvx512;
-extern const AttentionKernels kAttentionAvx512Far;   ///< the same, fetching into the second-level cache
-extern const AttentionKernels kAttentionAvx512Bf16;  ///< of prompts
-extern const AttentionKernels kAttentionAmx;         ///< of prompts
+extern const AttentionKernels kAttentionAvx512Far;  ///< the same, fetching into the second-level cache
+extern const PromptKernels kPromptsAvx512Bf16;
+extern const PromptKernels kPromptsAmx;
 
 }  // namespace genai::kernels

@@ -142,7 +142,7 @@ struct TileProducts {
 
 }  // namespace
 
-const AttentionKernels kAttentionAmx = PromptAttention<TileProducts>::table();
+const PromptKernels kPromptsAmx = PromptAttention<TileProducts>::kTable;
 
 }  // namespace genai::kernels
 

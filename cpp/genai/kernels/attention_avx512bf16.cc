@@ -179,7 +179,7 @@ struct VectorProducts {
 
 }  // namespace
 
-const AttentionKernels kAttentionAvx512Bf16 = PromptAttention<VectorProducts>::table();
+const PromptKernels kPromptsAvx512Bf16 = PromptAttention<VectorProducts>::kTable;
 
 }  // namespace genai::kernels
 

@@ -404,12 +404,7 @@ struct PromptAttention {
     }
   }
 
-  static AttentionKernels table() {
-    AttentionKernels kernels = kAttentionAvx512;  // which is there before any code runs
-    kernels.pack_queries = &pack_queries;
-    kernels.attend = &attend;
-    return kernels;
-  }
+  static constexpr PromptKernels kTable = {&pack_queries, &attend};
 };
 
 }  // namespace

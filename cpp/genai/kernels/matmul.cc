@@ -28,7 +28,24 @@ void Bf16Rows::clear_padding(std::int64_t rows, const PanelView& shape) const {
   }
 }
 
+#if defined(__x86_64__)
+namespace {
+
+/// Put together here, as the files of an instruction set must run no code before it is chosen.
+MatMulKernels with_tiles(const Bf16Kernels& tiles) {
+  MatMulKernels kernels = kMatMulAvx512Vnni;
+  kernels.load_row_bf16 = tiles.load_row_bf16;
+  kernels.multiply_bf16 = tiles.multiply_bf16;
+  return kernels;
+}
+
+}  // namespace
+#endif
+
 const MatMulKernels& matmul_kernels(Isa isa) {
+#if defined(__x86_64__)
+  static const MatMulKernels amx = with_tiles(kBf16Amx);
+#endif
   switch (isa) {
     case Isa::kPlain:
       return kMatMulPlain;
@@ -55,7 +72,7 @@ const MatMulKernels& matmul_kernels(Isa isa) {
     case Isa::kAvx512Bf16:  // half as fast in bfloat16 as in int8
       return kMatMulAvx512Vnni;
     case Isa::kAmx:
-      return kMatMulAmx;
+      return amx;
 #else
     case Isa::kAvx2:
     case Isa::kAvx512:

@@ -115,6 +115,12 @@ struct MatMulKernels {
                         std::span<const std::int64_t> places, float* sums, std::byte* scratch) = nullptr;
 };
 
+/// Those with tiles.
+struct Bf16Kernels {
+  decltype(MatMulKernels::load_row_bf16) load_row_bf16;
+  decltype(MatMulKernels::multiply_bf16) multiply_bf16;
+};
+
 const MatMulKernels& matmul_kernels(Isa isa);
 
 extern const MatMulKernels kMatMulPlain;
@@ -124,6 +130,6 @@ extern const MatMulKernels kMatMulNeonI8mm;
 extern const MatMulKernels kMatMulAvx2;
 extern const MatMulKernels kMatMulAvxVnni;
 extern const MatMulKernels kMatMulAvx512Vnni;
-extern const MatMulKernels kMatMulAmx;
+extern const Bf16Kernels kBf16Amx;
 
 }  // namespace genai::kernels

@@ -403,17 +403,12 @@ struct MatMulTiles {
     Tiles::release();
   }
 
-  static MatMulKernels table() {
-    MatMulKernels kernels = kMatMulAvx512Vnni;  // which is there before any code runs
-    kernels.load_row_bf16 = &load_row_bf16;
-    kernels.multiply_bf16 = &multiply_bf16;
-    return kernels;
-  }
+  static constexpr Bf16Kernels kTable = {&load_row_bf16, &multiply_bf16};
 };
 
 }  // namespace
 
-const MatMulKernels kMatMulAmx = MatMulTiles::table();
+const Bf16Kernels kBf16Amx = MatMulTiles::kTable;
 
 }  // namespace genai::kernels
 
