@@ -277,8 +277,8 @@ TEST_CASE("PromptKernels_Isa_AreThoseOfProductsOfBfloat16") {
   CHECK(prompt_kernels(Isa::kPlain) == nullptr);
 #if defined(__x86_64__)
   CHECK(prompt_kernels(Isa::kAvx512Vnni) == nullptr);
-  CHECK(prompt_kernels(Isa::kAvx512Bf16)->attend == kPromptsAvx512Bf16.attend);
-  CHECK(prompt_kernels(Isa::kAmx)->attend == kPromptsAmx.attend);
+  CHECK((prompt_kernels(Isa::kAvx512Bf16)->attend == kPromptsAvx512Bf16.attend));
+  CHECK((prompt_kernels(Isa::kAmx)->attend == kPromptsAmx.attend));
   CHECK(&attention_kernels(Isa::kAvx512Bf16) == &kAttentionAvx512Far);
 #endif
 }
