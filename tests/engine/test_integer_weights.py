@@ -146,11 +146,16 @@ def test_weights_behind_dequantize_round_activations_as_onnxruntime_does(
 
 
 @pytest.mark.parametrize("style", ["dynamic", "dynamic_columns", "dynamic_unsigned"])
-def test_rounded_activations_change_little(quantized: Callable[[str], Path], style: str) -> None:
+def test_rounded_activations_change_little(
+    quantized: Callable[[str], Path], style: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = first_logprobs(quantized("float"), backend="ort")
 
-    assert first_logprobs(quantized(style), backend="native") == pytest.approx(wanted, abs=0.05)
     assert first_logprobs(quantized(style), backend="ort") == pytest.approx(wanted, abs=0.1)
+    # Where the CPU can, attention of prompts rounds to bfloat16 as well.
+    assert first_logprobs(quantized(style), backend="native") == pytest.approx(wanted, abs=0.1)
+    monkeypatch.setenv("ONNX_GENAI_PROMPT_BF16", "0")
+    assert first_logprobs(quantized(style), backend="native") == pytest.approx(wanted, abs=0.05)
 
 
 def test_activations_without_one_scale_let_the_graph_be_paged(quantized: Callable[[str], Path]) -> None:
