@@ -32,13 +32,13 @@ class MatMulNBits final : public ort::OpKernel {
         io_(io),
         kernels_(matmul_kernels(chosen_isa())),
         pool_(std::move(pool)),
-        norm_weight_(read_norm_weight(info, attributes_, io)) {
-    for (std::size_t p = 0; p < attributes_.num_parts; ++p) {
-      parts_.push_back(MatMulPart::read(info, attributes_, io, p, store));
-      panels_ += parts_.back().weights->panels();
-      bytes_ += parts_.back().weights->bytes();
+        norm_weight_(read_norm_weight(info, attributes_, io)),
+        parts_(MatMulPart::read_all(info, attributes_, io, store)) {
+    for (const MatMulPart& part : parts_) {
+      panels_ += part.panels();
+      bytes_ += part.weights->panel_bytes() * static_cast<std::size_t>(part.panels());
     }
-    if (attributes_.swiglu) panels_ = parts_.front().weights->panels();
+    if (attributes_.swiglu) panels_ = parts_.front().panels();
     next_shape_.unit_depth = attributes_.tiles_unit;
     next_shape_.depth = attributes_.columns[0];
   }
@@ -150,7 +150,7 @@ class MatMulNBits final : public ort::OpKernel {
     const double cost = static_cast<double>(bytes_) * static_cast<double>(call.rows + 7) / 8;
     call.threads = cost < kSmallWork ? 1 : max_threads_;
     const std::int64_t results = bf16 ? kTilePanels : attributes_.swiglu ? 2 : 1;
-    work.reserve_threads(call.threads, parts_.front().weights->panel(0).depth, results);
+    work.reserve_threads(call.threads, parts_.front().panel(0).depth, results);
     prepare(call, source);
     multiply(call);
   }
@@ -177,7 +177,7 @@ class MatMulNBits final : public ort::OpKernel {
 
   /// Brings the activations into the form that the kernels read.
   void prepare(Call& call, const Source& source) const {
-    const PanelView shape = parts_.front().weights->panel(0);
+    const PanelView shape = parts_.front().panel(0);
     const bool ready = io_ == ElementKind::kFloat32 && attributes_.depth == shape.depth && !attributes_.normalises;
     float* floats = nullptr;
     if (attributes_.exact) {
@@ -247,7 +247,7 @@ class MatMulNBits final : public ort::OpKernel {
   void multiply_in_tiles(const Call& call) const {
     const std::int64_t columns = attributes_.swiglu ? 2 * panels_ : panels_;
     const std::span<const MatMulWork::Piece> pieces =
-        call.work.cut(call.rows, columns, parts_.front().weights->panel(0), call.threads);
+        call.work.cut(call.rows, columns, parts_.front().panel(0), call.threads);
     run_all(call.context, pieces.size(), call.threads,
             [&](std::size_t index, int thread) { multiply_tiles(call, call.work.thread(thread), pieces[index]); });
   }
@@ -260,7 +260,7 @@ class MatMulNBits final : public ort::OpKernel {
   /// `panel` counts over the panels of all parts.
   Place locate(std::int64_t panel) const {
     std::size_t part = 0;
-    for (; panel >= parts_[part].weights->panels(); ++part) panel -= parts_[part].weights->panels();
+    for (; panel >= parts_[part].panels(); ++part) panel -= parts_[part].panels();
     return {part, panel};
   }
 
@@ -270,10 +270,10 @@ class MatMulNBits final : public ort::OpKernel {
     for (std::int64_t at = piece.first; at < piece.end; ++at) {
       TileColumns& some = columns[num];
       const Place place = attributes_.swiglu ? Place{1, at / 2} : locate(at);
-      some.panel = parts_[place.part].weights->panel(place.panel);
+      some.panel = parts_[place.part].panel(place.panel);
       some.output = output_of(call, place);
       if (attributes_.swiglu) {
-        some.gate = parts_[0].weights->panel(place.panel);
+        some.gate = parts_[0].panel(place.panel);
         some.half = static_cast<int>(at % 2);
         if (some.half == 1 && !take_second_half(some.output)) continue;
         some.output.columns = std::min<std::int64_t>(some.output.columns, kLanes);
@@ -310,7 +310,7 @@ class MatMulNBits final : public ort::OpKernel {
 
   void multiply_rows(const Call& call, const Place& place, std::int64_t first_row, std::int64_t count, float* out,
                      std::byte* scratch) const {
-    const PanelView view = parts_[place.part].weights->panel(place.panel);
+    const PanelView view = parts_[place.part].panel(place.panel);
     if (attributes_.exact) {
       kernels_.multiply_exact(view, call.floats + first_row * view.depth, view.depth, count, out, scratch);
     } else {
@@ -338,10 +338,10 @@ class MatMulNBits final : public ort::OpKernel {
     output.kind = io_;
     output.stride = attributes_.columns[place.part];
     output.columns = std::min(kPanelColumns, output.stride - column);
-    output.scale = part.weights->panel(place.panel).column_scale;
+    output.scale = part.panel(place.panel).column_scale;
     output.bias = part.panel_bias(place.panel);
     if (attributes_.swiglu) {
-      output.gate_scale = parts_[0].weights->panel(place.panel).column_scale;
+      output.gate_scale = parts_[0].panel(place.panel).column_scale;
       output.gate_bias = parts_[0].panel_bias(place.panel);
     }
     output.data =

@@ -38,6 +38,46 @@ void check_tiles(const MatMulAttributes& a, const ort::KernelInfo& info) {
   }
 }
 
+/// Inputs of part `index` begin here.
+std::size_t first_port(std::size_t index) {
+  return 1 + index * kMatMulPartPorts;
+}
+
+NBitsWeights read_weights(const ort::KernelInfo& info, const MatMulAttributes& attributes, ElementKind io,
+                          std::size_t index) {
+  const std::size_t port = first_port(index);
+  const ort::KernelTensor codes = info.constant(port);
+  const ort::KernelTensor scales = info.constant(port + 1);
+  if (!codes.present() || !scales.present()) refuse(info, "B and scales must be constants");
+  NBitsWeights weights;
+  weights.depth = attributes.depth;
+  weights.columns = attributes.columns[index];
+  weights.bits = attributes.bits;
+  weights.block = attributes.block;
+  weights.layout = attributes.layout;
+  weights.is_signed = attributes.is_signed;
+  weights.stored_columns = attributes.stored_columns;
+  weights.first = attributes.first[index];
+  weights.codes = elements<std::uint8_t>(codes);
+  if (io == ElementKind::kFloat16) {
+    weights.scales16 = elements<std::uint16_t>(scales);
+  } else {
+    weights.scales = elements<float>(scales);
+  }
+  weights.zero_points = elements<std::uint8_t>(info.constant(port + 2));
+  weights.validate(info.node_name());
+  return weights;
+}
+
+std::vector<float> read_bias(const ort::KernelInfo& info, const MatMulAttributes& attributes, ElementKind io,
+                             std::size_t index) {
+  const ort::KernelTensor bias = info.constant(first_port(index) + 3);
+  if (!bias.present()) return {};
+  const std::int64_t columns = attributes.columns[index];
+  if (bias.dims.num_elements() != columns) refuse(info, "a bias must have N elements");
+  return read_floats(bias, io, (columns + kPanelColumns - 1) / kPanelColumns * kPanelColumns);
+}
+
 }  // namespace
 
 MatMulAttributes MatMulAttributes::read(const ort::KernelInfo& info) {
@@ -67,37 +107,26 @@ MatMulAttributes MatMulAttributes::read(const ort::KernelInfo& info) {
   return a;
 }
 
-MatMulPart MatMulPart::read(const ort::KernelInfo& info, const MatMulAttributes& attributes, ElementKind io,
-                            std::size_t index, PackedStore* store) {
-  const std::size_t port = 1 + index * kMatMulPartPorts;
-  const ort::KernelTensor codes = info.constant(port);
-  const ort::KernelTensor scales = info.constant(port + 1);
-  if (!codes.present() || !scales.present()) refuse(info, "B and scales must be constants");
-  NBitsWeights weights;
-  weights.depth = attributes.depth;
-  weights.columns = attributes.columns[index];
-  weights.bits = attributes.bits;
-  weights.block = attributes.block;
-  weights.layout = attributes.layout;
-  weights.is_signed = attributes.is_signed;
-  weights.stored_columns = attributes.stored_columns;
-  weights.first = attributes.first[index];
-  weights.codes = elements<std::uint8_t>(codes);
-  if (io == ElementKind::kFloat16) {
-    weights.scales16 = elements<std::uint16_t>(scales);
-  } else {
-    weights.scales = elements<float>(scales);
+std::vector<MatMulPart> MatMulPart::read_all(const ort::KernelInfo& info, const MatMulAttributes& attributes,
+                                             ElementKind io, PackedStore* store) {
+  std::vector<NBitsWeights> sources;
+  for (std::size_t p = 0; p < attributes.num_parts; ++p) sources.push_back(read_weights(info, attributes, io, p));
+  // Gate and up are read in turn.
+  const std::size_t together = attributes.swiglu ? sources.size() : 1;
+  std::vector<MatMulPart> parts;
+  for (std::size_t p = 0; p < sources.size(); ++p) {
+    MatMulPart part;
+    part.matrix = static_cast<std::int64_t>(p % together);
+    if (part.matrix > 0) {
+      part.weights = parts.back().weights;
+    } else {
+      const NBitsMatrices some = std::span(sources).subspan(p, together);
+      part.weights = store == nullptr ? packed_weights(some, attributes.exact) : store->get(some, attributes.exact);
+    }
+    part.bias = read_bias(info, attributes, io, p);
+    parts.push_back(std::move(part));
   }
-  weights.zero_points = elements<std::uint8_t>(info.constant(port + 2));
-  weights.validate(info.node_name());
-  MatMulPart part{store == nullptr ? packed_weights(weights, attributes.exact) : store->get(weights, attributes.exact),
-                  {}};
-  const ort::KernelTensor bias = info.constant(port + 3);
-  if (bias.present()) {
-    if (bias.dims.num_elements() != weights.columns) refuse(info, "a bias must have N elements");
-    part.bias = read_floats(bias, io, part.weights->panels() * kPanelColumns);
-  }
-  return part;
+  return parts;
 }
 
 std::vector<float> read_norm_weight(const ort::KernelInfo& info, const MatMulAttributes& attributes, ElementKind io) {

@@ -53,16 +53,19 @@ struct MatMulAttributes {
 /// One of the matrices.
 struct MatMulPart {
   std::shared_ptr<const PackedWeights> weights;
+  std::int64_t matrix = 0;  ///< which one of the weights: with swiglu both parts share them
   std::vector<float> bias;  ///< [panels][32], or empty
 
+  std::int64_t panels() const { return weights->panels(); }
+  PanelView panel(std::int64_t index) const { return weights->panel(index, matrix); }
   const float* panel_bias(std::int64_t panel) const {
     return bias.empty() ? nullptr : bias.data() + panel * kPanelColumns;
   }
 
-  /// Packs the constants of part `index`, or takes them from `store` unless it is null. `io`: type of activations,
-  /// scales and bias.
-  static MatMulPart read(const ort::KernelInfo& info, const MatMulAttributes& attributes, ElementKind io,
-                         std::size_t index, PackedStore* store);
+  /// Packs the constants of all parts, or takes them from `store` unless it is null. `io`: type of activations, scales
+  /// and bias.
+  static std::vector<MatMulPart> read_all(const ort::KernelInfo& info, const MatMulAttributes& attributes,
+                                          ElementKind io, PackedStore* store);
 };
 
 /// Weight of the norm as float32, [K]; empty if the node does not normalise.

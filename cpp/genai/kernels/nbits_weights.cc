@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 namespace genai::kernels {
 namespace {
@@ -123,30 +124,50 @@ bool NBitsWeights::has_zero_points() const {
 
 namespace {
 
-/// Writes one panel after the other.
+/// Writes the panels of a matrix, one after the other.
 class Packer {
  public:
-  Packer(const NBitsWeights& source, bool exact, const PackedShape& shape, std::byte* image)
+  Packer(const NBitsWeights& source, std::int64_t matrix, bool exact, const PackedShape& shape, std::byte* image)
       : source_(source),
+        matrix_(matrix),
         exact_(exact),
+        image_shape_(shape),
         shape_(shape.panel),
         panel_bytes_(shape.panel_bytes()),
         panels_(reinterpret_cast<std::uint8_t*>(image)),
         column_scales_(reinterpret_cast<float*>(image + shape.scales_offset())),
-        zero_points_(shape.zero_points ? reinterpret_cast<std::int8_t*>(image + shape.zero_points_offset()) : nullptr) {
-    std::fill_n(column_scales_, shape.panels() * kPanelColumns, 1.0F);
-  }
+        zero_points_(shape.zero_points ? reinterpret_cast<std::int8_t*>(image + shape.zero_points_offset()) : nullptr),
+        // All panels read all pages of [K, N], and other pieces of a matrix read its pages later.
+        panel_codes_(source.layout == NBitsLayout::kRows || source.width() != source.columns
+                         ? 0
+                         : source.codes.size() / static_cast<std::size_t>(source.columns) * kPanelColumns) {}
 
   void pack(std::int64_t panel) {
     const std::int64_t first = panel * kPanelColumns;
     const std::int64_t count = std::min(kPanelColumns, source_.columns - first);
-    std::uint8_t* const base = panels_ + static_cast<std::size_t>(panel) * panel_bytes_;
+    const std::int64_t place = image_shape_.place(matrix_, panel);
+    std::uint8_t* const base = panels_ + static_cast<std::size_t>(place) * panel_bytes_;
+    std::fill_n(column_scales_ + place * kPanelColumns, kPanelColumns, 1.0F);
     if (source_.layout != NBitsLayout::kBlocks) pack_matrix(base, first, count);
     for (std::int64_t c = 0; c < count; ++c) {
       if (source_.layout == NBitsLayout::kBlocks) pack_column(base, first + c, c);
-      pack_scales(base, panel, first + c, c);
-      if (zero_points_ != nullptr) pack_zero_points(panel, first + c, c);
+      pack_scales(base, place, first + c, c);
+      if (zero_points_ != nullptr) pack_zero_points(place, first + c, c);
     }
+  }
+
+  /// Lets what panels up to `panel` read leave memory, now and then.
+  void release(std::int64_t panel) {
+    constexpr std::size_t kReleaseBytes = std::size_t{8} << 20;
+    const bool is_last = panel + 1 == image_shape_.panels();
+    const std::size_t size = source_.codes.size();
+    const std::size_t done = is_last ? size : std::min(size, panel_codes_ * static_cast<std::size_t>(panel + 1));
+    if (done - released_ < kReleaseBytes && !is_last) return;
+    release_file_pages(source_.codes.data() + released_, done - released_);
+    released_ = done;
+    if (!is_last) return;
+    release_file_pages(source_.scales.data(), source_.scales.size_bytes());
+    release_file_pages(source_.scales16.data(), source_.scales16.size_bytes());
   }
 
  private:
@@ -243,11 +264,11 @@ class Packer {
     }
   }
 
-  void pack_scales(std::uint8_t* base, std::int64_t panel, std::int64_t column, std::int64_t c) {
+  void pack_scales(std::uint8_t* base, std::int64_t place_of_panel, std::int64_t column, std::int64_t c) {
     const PanelView& shape = shape_;
     const bool whole = source_.block == 0;  // the scale is left to the end
     const int power = exact_ || whole ? 0 : exponent(column);
-    column_scales_[panel * kPanelColumns + c] = whole ? source_.scale(column, 0) : std::ldexp(1.0F, power);
+    column_scales_[place_of_panel * kPanelColumns + c] = whole ? source_.scale(column, 0) : std::ldexp(1.0F, power);
     const std::size_t code_bytes = static_cast<std::size_t>(shape.unit_depth * kPanelColumns * source_.bits / 8);
     for (std::int64_t b = 0; b < (whole ? shape.steps() : source_.blocks()); ++b) {
       const auto unit = static_cast<std::size_t>(b / shape.scales_per_unit);
@@ -264,8 +285,8 @@ class Packer {
     }
   }
 
-  void pack_zero_points(std::int64_t panel, std::int64_t column, std::int64_t c) {
-    std::int8_t* const to = zero_points_ + panel * shape_.steps() * kPanelColumns + c;
+  void pack_zero_points(std::int64_t place, std::int64_t column, std::int64_t c) {
+    std::int8_t* const to = zero_points_ + place * shape_.steps() * kPanelColumns + c;
     const bool whole = source_.block == 0;
     for (std::int64_t b = 0; b < (whole ? shape_.steps() : source_.blocks()); ++b) {
       to[b * kPanelColumns] = source_.zero(column, whole ? 0 : b);
@@ -273,18 +294,23 @@ class Packer {
   }
 
   const NBitsWeights& source_;
+  std::int64_t matrix_;
   bool exact_;
+  const PackedShape& image_shape_;
   const PanelView& shape_;
   std::size_t panel_bytes_;
   std::uint8_t* panels_;
   float* column_scales_;
   std::int8_t* zero_points_;  ///< nullptr when there are none
+  std::size_t panel_codes_;   ///< bytes of codes that a panel reads and no later one; 0 when later ones may
+  std::size_t released_ = 0;  ///< bytes of codes
 };
 
 }  // namespace
 
-PackedShape::PackedShape(const NBitsWeights& source, bool exact, bool has_zero_points)
-    : columns(source.columns), zero_points(has_zero_points) {
+PackedShape::PackedShape(NBitsMatrices sources, bool exact, bool has_zero_points)
+    : columns(sources.front().columns), matrices(std::ssize(sources)), zero_points(has_zero_points) {
+  const NBitsWeights& source = sources.front();
   const std::int64_t block = source.block == 0 ? best_block(source.depth) : source.block;
   panel.unit_depth = std::max(kChunkDepth, block);
   panel.units = (source.depth + panel.unit_depth - 1) / panel.unit_depth;
@@ -296,51 +322,43 @@ PackedShape::PackedShape(const NBitsWeights& source, bool exact, bool has_zero_p
 }
 
 std::size_t PackedShape::zero_points_offset() const {
-  return scales_offset() + static_cast<std::size_t>(panels() * kPanelColumns) * sizeof(float);
+  return scales_offset() + static_cast<std::size_t>(panels() * matrices * kPanelColumns) * sizeof(float);
 }
 
 std::size_t PackedShape::image_bytes() const {
-  const std::int64_t zeros = zero_points ? panels() * panel.steps() * kPanelColumns : 0;
+  const std::int64_t zeros = zero_points ? panels() * matrices * panel.steps() * kPanelColumns : 0;
   const std::size_t end = zero_points_offset() + static_cast<std::size_t>(zeros);
   return (end + kLineBytes - 1) / kLineBytes * kLineBytes;
 }
 
-void pack_weights(const NBitsWeights& source, bool exact, const PackedShape& shape, std::byte* image) {
-  Packer packer(source, exact, shape, image);
-  constexpr std::size_t kReleaseBytes = std::size_t{8} << 20;
-  // All panels read all pages of [K, N], and other pieces of a matrix read its pages later.
-  const std::size_t panel_codes = source.layout == NBitsLayout::kRows || source.width() != source.columns
-                                      ? 0
-                                      : source.codes.size() / static_cast<std::size_t>(source.columns) * kPanelColumns;
-  std::size_t released = 0;
+void pack_weights(NBitsMatrices sources, bool exact, const PackedShape& shape, std::byte* image) {
+  std::vector<Packer> packers;
+  for (const NBitsWeights& source : sources) packers.emplace_back(source, std::ssize(packers), exact, shape, image);
   for (std::int64_t panel = 0; panel < shape.panels(); ++panel) {
-    packer.pack(panel);
-    const std::size_t done = panel + 1 == shape.panels()
-                                 ? source.codes.size()
-                                 : std::min(source.codes.size(), panel_codes * static_cast<std::size_t>(panel + 1));
-    if (done - released < kReleaseBytes && panel + 1 < shape.panels()) continue;
-    release_file_pages(source.codes.data() + released, done - released);
-    released = done;
+    for (Packer& packer : packers) {
+      packer.pack(panel);
+      packer.release(panel);
+    }
   }
-  release_file_pages(source.scales.data(), source.scales.size_bytes());
-  release_file_pages(source.scales16.data(), source.scales16.size_bytes());
 }
 
-PackedWeights::PackedWeights(const NBitsWeights& source, bool exact) : shape_(source, exact, source.has_zero_points()) {
+PackedWeights::PackedWeights(NBitsMatrices sources, bool exact)
+    : shape_(sources, exact, std::ranges::any_of(sources, &NBitsWeights::has_zero_points)) {
   const std::shared_ptr<std::byte> memory = allocate_weights(shape_.image_bytes());
-  pack_weights(source, exact, shape_, memory.get());
+  pack_weights(sources, exact, shape_, memory.get());
   image_ = memory;
 }
 
-PanelView PackedWeights::panel(std::int64_t index) const {
+PanelView PackedWeights::panel(std::int64_t index, std::int64_t matrix) const {
+  const std::int64_t place = shape_.place(matrix, index);
   PanelView view = shape_.panel;
   const std::byte* const image = image_.get();
-  view.data = image + static_cast<std::size_t>(index) * panel_bytes();
+  view.data = image + static_cast<std::size_t>(place) * panel_bytes();
   if (has_zero_points()) {
     view.zero_points = reinterpret_cast<const std::int8_t*>(image + shape_.zero_points_offset()) +
-                       index * shape_.panel.steps() * kPanelColumns;
+                       place * shape_.panel.steps() * kPanelColumns;
   }
-  view.column_scale = reinterpret_cast<const float*>(image + shape_.scales_offset()) + index * kPanelColumns;
+  view.column_scale = reinterpret_cast<const float*>(image + shape_.scales_offset()) + place * kPanelColumns;
   return view;
 }
 

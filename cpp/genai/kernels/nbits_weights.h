@@ -96,41 +96,53 @@ struct PanelView {
   std::int64_t step_depth() const { return unit_depth / scales_per_unit; }
 };
 
+/// Matrices that are read in turn, panel by panel: they agree in all but their constants' places.
+using NBitsMatrices = std::span<const NBitsWeights>;
+/// Most of them in one image.
+constexpr std::size_t kMatricesInTurn = 2;
+
 /// What is known of packed weights before they are packed.
 struct PackedShape {
-  std::int64_t columns = 0;
+  std::int64_t columns = 0;  ///< of a matrix
+  std::int64_t matrices = 1;
   PanelView panel;           ///< without addresses
   bool zero_points = false;  ///< there are some; not asked of the constants, which costs reading them
 
-  PackedShape(const NBitsWeights& source, bool exact, bool has_zero_points);
+  PackedShape(NBitsMatrices sources, bool exact, bool has_zero_points);
 
+  /// Of a matrix.
   std::int64_t panels() const { return (columns + kPanelColumns - 1) / kPanelColumns; }
+  /// Place of a panel in an image: one matrix after the other has its turn, so that who reads them together reads one
+  /// stream.
+  std::int64_t place(std::int64_t matrix, std::int64_t index) const { return index * matrices + matrix; }
   /// Bytes of a panel's stream: what a product with one row reads.
   std::size_t panel_bytes() const { return panel.unit_bytes * static_cast<std::size_t>(panel.units); }
-  /// An image is the panels, then [panels][32] factors of columns, float32, then [panels][steps][32] zero points, int8.
-  /// Each of them starts at a multiple of 64 bytes.
-  std::size_t scales_offset() const { return panel_bytes() * static_cast<std::size_t>(panels()); }
+  /// An image is the panels of all matrices, then [places][32] factors of columns, float32, then [places][steps][32]
+  /// zero points, int8. Each of them starts at a multiple of 64 bytes.
+  std::size_t scales_offset() const { return panel_bytes() * static_cast<std::size_t>(panels() * matrices); }
   std::size_t zero_points_offset() const;
   std::size_t image_bytes() const;
 };
 
-/// Packs `source` into an image of zeros. `exact`: scales stay float32; else they become float16 times a power of two
+/// Packs `sources` into an image of zeros. `exact`: scales stay float32; else they become float16 times a power of two
 /// for each column, which changes them by at most 2^-11 unless they came from float16. A scale of a whole column stays
-/// as it is. `source` is read once, from its start to its end, and leaves memory on the way if it is a mapped file.
-void pack_weights(const NBitsWeights& source, bool exact, const PackedShape& shape, std::byte* image);
+/// as it is. The sources are read once, from their starts to their ends, and leave memory on the way if they are of a
+/// mapped file.
+void pack_weights(NBitsMatrices sources, bool exact, const PackedShape& shape, std::byte* image);
 
 /// Owns packed weights. Immutable, so any number of threads may read it.
 class PackedWeights {
  public:
-  /// Packs `source` into memory of its own; see pack_weights().
-  PackedWeights(const NBitsWeights& source, bool exact);
+  /// Packs `sources` into memory of its own; see pack_weights().
+  PackedWeights(NBitsMatrices sources, bool exact);
+  PackedWeights(const NBitsWeights& source, bool exact) : PackedWeights(NBitsMatrices(&source, 1), exact) {}
   /// Takes an image of this shape; aligned to 64.
   PackedWeights(const PackedShape& shape, std::shared_ptr<const std::byte> image)
       : shape_(shape), image_(std::move(image)) {}
 
   std::int64_t columns() const { return shape_.columns; }
   std::int64_t panels() const { return shape_.panels(); }
-  PanelView panel(std::int64_t index) const;
+  PanelView panel(std::int64_t index, std::int64_t matrix = 0) const;
   std::size_t panel_bytes() const { return shape_.panel_bytes(); }
   std::size_t bytes() const { return shape_.image_bytes(); }
   bool has_zero_points() const { return shape_.zero_points; }

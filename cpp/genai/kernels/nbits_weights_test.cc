@@ -110,6 +110,35 @@ TEST_CASE("a matrix is packed like the same weights in blocks") {
   }
 }
 
+TEST_CASE("matrices in turn have the panels that each has alone, and zero points if one has them") {
+  for (const bool exact : {false, true}) {
+    Matrix gate{96, 70, 4, 32, {}, {}, {}};
+    Matrix up = gate;
+    const std::vector<NBitsWeights> sources = {gate.in(NBitsLayout::kBlocks, false),
+                                               up.in(NBitsLayout::kBlocks, false)};
+    std::vector<NBitsWeights> one_without = sources;
+    one_without[0].zero_points = {};
+    for (const std::vector<NBitsWeights>& both : {sources, one_without}) {
+      const PackedWeights packed(both, exact);
+      REQUIRE(packed.panels() == 3);
+      for (std::size_t m = 0; m < both.size(); ++m) {
+        const PackedWeights alone(both[m], exact);
+        for (std::int64_t p = 0; p < 3; ++p) {
+          const PanelView view = packed.panel(p, static_cast<std::int64_t>(m));
+          const PanelView wanted = alone.panel(p);
+          const std::size_t bytes = packed.panel_bytes();
+          CHECK(view.data == packed.panel(0, 0).data + static_cast<std::size_t>(2 * p) * bytes + m * bytes);
+          CHECK(std::equal(view.data, view.data + bytes, wanted.data));
+          CHECK(std::equal(view.column_scale, view.column_scale + kPanelColumns, wanted.column_scale));
+          for (std::int64_t at = 0; at < view.steps() * kPanelColumns; ++at) {
+            CHECK(view.zero_points[at] == (wanted.zero_points == nullptr ? 0 : wanted.zero_points[at]));
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("one scale of a column becomes its factor at the end") {
   Matrix matrix{192, 40, 8, 0, {}, {}, {}};
   for (const NBitsLayout layout : kMatrices) {

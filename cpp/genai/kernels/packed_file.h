@@ -2,8 +2,10 @@
 
 #include "genai/base/file_mapping.h"
 #include "genai/base/mapped_files.h"
+#include "genai/kernels/nbits_weights.h"
 #include "genai/kernels/weight_memory.h"
 
+#include <array>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +20,7 @@
 namespace genai::kernels {
 
 /// Of images and of the file around them; another version is packed anew.
-inline constexpr std::uint64_t kPackedVersion = 1;
+inline constexpr std::uint64_t kPackedVersion = 2;
 
 /// Where some of a matrix's constants lie: a place of a file, or the checksum of bytes that are in no file.
 struct PackedPiece {
@@ -31,11 +33,21 @@ struct PackedPiece {
   friend auto operator<=>(const PackedPiece&, const PackedPiece&) = default;
 };
 
-/// All that an image depends on.
-struct PackedKey {
+/// The constants of one matrix; of none when there are no scales.
+struct PackedConstants {
   PackedPiece codes;
   PackedPiece scales;
   PackedPiece zero_points;
+  std::int64_t first = 0;
+  std::int64_t num_scales = 0;
+  std::int64_t num_zero_points = 0;
+
+  friend auto operator<=>(const PackedConstants&, const PackedConstants&) = default;
+};
+
+/// All that an image depends on.
+struct PackedKey {
+  std::array<PackedConstants, kMatricesInTurn> matrices;
   std::int64_t depth = 0;
   std::int64_t columns = 0;
   std::int64_t bits = 0;
@@ -43,10 +55,7 @@ struct PackedKey {
   std::int64_t layout = 0;
   std::int64_t is_signed = 0;
   std::int64_t width = 0;
-  std::int64_t first = 0;
   std::int64_t scale_bits = 0;
-  std::int64_t num_scales = 0;
-  std::int64_t num_zero_points = 0;
   std::int64_t exact = 0;
 
   friend auto operator<=>(const PackedKey&, const PackedKey&) = default;

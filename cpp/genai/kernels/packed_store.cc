@@ -63,17 +63,30 @@ std::optional<PackedPiece> piece_of(MappedFiles& mapped, std::span<const std::by
   return PackedPiece{place->file, place->offset, with_sample ? sample_of(bytes) : 0};
 }
 
-/// nullopt when some constants cannot be told from others. Cost: reads those that are in no file.
-std::optional<PackedKey> key_of(MappedFiles& mapped, const NBitsWeights& source, bool exact) {
-  const bool half = source.scales.empty();
+/// nullopt when the constants cannot be told from others. Cost: reads those that are in no file.
+std::optional<PackedConstants> constants_of(MappedFiles& mapped, const NBitsWeights& source) {
+  const auto scales =
+      piece_of(mapped, source.scales.empty() ? std::as_bytes(source.scales16) : std::as_bytes(source.scales));
   const auto codes = piece_of(mapped, std::as_bytes(source.codes), true);
-  const auto scales = piece_of(mapped, half ? std::as_bytes(source.scales16) : std::as_bytes(source.scales));
   const auto zero_points = piece_of(mapped, std::as_bytes(source.zero_points));
   if (!codes || !scales || !zero_points) return std::nullopt;
+  return PackedConstants{*codes,
+                         *scales,
+                         *zero_points,
+                         source.first,
+                         std::ssize(source.scales) + std::ssize(source.scales16),
+                         std::ssize(source.zero_points)};
+}
+
+/// As constants_of().
+std::optional<PackedKey> key_of(MappedFiles& mapped, NBitsMatrices sources, bool exact) {
   PackedKey key;
-  key.codes = *codes;
-  key.scales = *scales;
-  key.zero_points = *zero_points;
+  for (std::size_t m = 0; m < sources.size(); ++m) {
+    const std::optional<PackedConstants> constants = constants_of(mapped, sources[m]);
+    if (!constants) return std::nullopt;
+    key.matrices[m] = *constants;
+  }
+  const NBitsWeights& source = sources.front();
   key.depth = source.depth;
   key.columns = source.columns;
   key.bits = source.bits;
@@ -81,16 +94,15 @@ std::optional<PackedKey> key_of(MappedFiles& mapped, const NBitsWeights& source,
   key.layout = static_cast<std::int64_t>(source.layout);
   key.is_signed = source.is_signed ? 1 : 0;
   key.width = source.width();
-  key.first = source.first;
-  key.scale_bits = half ? 16 : 32;
-  key.num_scales = std::ssize(source.scales) + std::ssize(source.scales16);
-  key.num_zero_points = std::ssize(source.zero_points);
+  key.scale_bits = source.scales.empty() ? 16 : 32;
   key.exact = exact ? 1 : 0;
   return key;
 }
 
-bool is_mapped(MappedFiles& mapped, const NBitsWeights& source) {
-  return mapped.find(source.codes.data(), source.codes.size()).has_value();
+bool are_mapped(MappedFiles& mapped, NBitsMatrices sources) {
+  return std::ranges::all_of(sources, [&](const NBitsWeights& source) {
+    return mapped.find(source.codes.data(), source.codes.size()).has_value();
+  });
 }
 
 /// A copy in memory of the process; the file's pages leave it, so that an image is in memory once.
@@ -116,26 +128,28 @@ std::string file_name(const FileIdentity& constants, std::uint64_t graph) {
 
 }  // namespace
 
-std::shared_ptr<const PackedWeights> PackedStore::get(const NBitsWeights& source, bool exact) {
+std::shared_ptr<const PackedWeights> PackedStore::get(NBitsMatrices sources, bool exact) {
   const std::lock_guard lock(mutex_);
-  if (!is_mapped(mapped_, source)) return std::make_shared<const PackedWeights>(source, exact);
-  const std::optional<PackedKey> key = key_of(mapped_, source, exact);
+  if (!are_mapped(mapped_, sources)) return std::make_shared<const PackedWeights>(sources, exact);
+  const std::optional<PackedKey> key = key_of(mapped_, sources, exact);
   if (!key) {
     missed_ = "their file was just written";
-    return std::make_shared<const PackedWeights>(source, exact);
+    return std::make_shared<const PackedWeights>(sources, exact);
   }
   if (const auto found = made_.find(*key); found != made_.end()) return found->second;
   if (std::shared_ptr<const PackedWeights> shared = shared_weights().find(*key)) {
     missed_ = "they are shared with another session";
     return shared;
   }
-  sources_.try_emplace(key->codes.file, source.codes);
+  for (std::size_t m = 0; m < sources.size(); ++m) {
+    sources_.try_emplace(key->matrices[m].codes.file, sources[m].codes);
+  }
   if (!options_.folder.empty() && !std::exchange(opened_, true)) open_file(*key);
-  return made_[*key] = make(*key, source, exact);
+  return made_[*key] = make(*key, sources, exact);
 }
 
 void PackedStore::open_file(const PackedKey& first) {
-  path_ = options_.folder + "/" + file_name(first.codes.file, options_.graph);
+  path_ = options_.folder + "/" + file_name(first.matrices.front().codes.file, options_.graph);
   file_ = PackedFile::open(path_, reason_);
   if (file_ && file_->find(first) != nullptr) {
     is_fast_ = file_->is_fast();
@@ -144,34 +158,35 @@ void PackedStore::open_file(const PackedKey& first) {
   }
   file_ = nullptr;  // the constants were written to since
   reason_ = prepare_packed_folder(options_.folder);
-  if (reason_.empty() && first.codes.file.size_bytes > static_cast<std::uint64_t>(options_.max_bytes)) {
+  if (reason_.empty() &&
+      first.matrices.front().codes.file.size_bytes > static_cast<std::uint64_t>(options_.max_bytes)) {
     reason_ = "all files together may have " + std::to_string(options_.max_bytes) + " bytes, which this model exceeds";
   }
   if (reason_.empty()) {
     remove_abandoned(options_.folder);
     // Packed weights are about as large as their constants, and others need room, too.
-    const auto needed = static_cast<std::int64_t>(2 * first.codes.file.size_bytes);
+    const auto needed = static_cast<std::int64_t>(2 * first.matrices.front().codes.file.size_bytes);
     writer_ = PackedFileWriter::create(path_, {options_.max_bytes, needed}, reason_);
   }
 }
 
-std::shared_ptr<const PackedWeights> PackedStore::make(const PackedKey& key, const NBitsWeights& source, bool exact) {
+std::shared_ptr<const PackedWeights> PackedStore::make(const PackedKey& key, NBitsMatrices sources, bool exact) {
   if (file_) {
     if (const PackedEntry* const entry = file_->find(key)) {
-      const PackedShape shape(source, exact, entry->has_zero_points != 0);
+      const PackedShape shape(sources, exact, entry->has_zero_points != 0);
       if (shape.image_bytes() == entry->size_bytes) {
         const std::shared_ptr<const std::byte> image(file_, file_->image(*entry));
         return std::make_shared<const PackedWeights>(shape, is_fast_ ? image : copied(*image, entry->size_bytes));
       }
     }
   } else if (writer_) {
-    const PackedShape shape(source, exact, source.has_zero_points());
+    const PackedShape shape(sources, exact, std::ranges::any_of(sources, &NBitsWeights::has_zero_points));
     const auto image = writer_->add(key, shape.image_bytes(), shape.zero_points,
-                                    [&](std::byte* to) { pack_weights(source, exact, shape, to); });
+                                    [&](std::byte* to) { pack_weights(sources, exact, shape, to); });
     if (image) return std::make_shared<const PackedWeights>(shape, image);
   }
   is_incomplete_ = true;
-  return std::make_shared<const PackedWeights>(source, exact);
+  return std::make_shared<const PackedWeights>(sources, exact);
 }
 
 void PackedStore::finish() {
@@ -219,13 +234,13 @@ std::string PackedStore::summary() const {
   return summary_;
 }
 
-std::shared_ptr<const PackedWeights> packed_weights(const NBitsWeights& source, bool exact) {
+std::shared_ptr<const PackedWeights> packed_weights(NBitsMatrices sources, bool exact) {
   MappedFiles mapped;
   // Of codes in memory not even a checksum is taken: there may be many of them.
-  const std::optional<PackedKey> key = is_mapped(mapped, source) ? key_of(mapped, source, exact) : std::nullopt;
-  if (!key) return std::make_shared<const PackedWeights>(source, exact);
+  const std::optional<PackedKey> key = are_mapped(mapped, sources) ? key_of(mapped, sources, exact) : std::nullopt;
+  if (!key) return std::make_shared<const PackedWeights>(sources, exact);
   if (std::shared_ptr<const PackedWeights> shared = shared_weights().find(*key)) return shared;
-  const auto made = std::make_shared<const PackedWeights>(source, exact);
+  const auto made = std::make_shared<const PackedWeights>(sources, exact);
   shared_weights().add(*key, made);
   return made;
 }

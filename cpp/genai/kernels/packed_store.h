@@ -31,9 +31,12 @@ class PackedStore {
   };
   explicit PackedStore(Options options) : options_(std::move(options)) {}
 
-  /// Weights for `source`: shared, mapped, or packed now.
+  /// Weights for `sources`, at most kMatricesInTurn of them: shared, mapped, or packed now.
   /// Requires: the constants stay where they are until finish().
-  std::shared_ptr<const PackedWeights> get(const NBitsWeights& source, bool exact);
+  std::shared_ptr<const PackedWeights> get(NBitsMatrices sources, bool exact);
+  std::shared_ptr<const PackedWeights> get(const NBitsWeights& source, bool exact) {
+    return get(NBitsMatrices(&source, 1), exact);
+  }
 
   /// Shares the weights and, if they were packed now, keeps them in a file.
   void finish();
@@ -44,7 +47,7 @@ class PackedStore {
 
  private:
   void open_file(const PackedKey& first);
-  std::shared_ptr<const PackedWeights> make(const PackedKey& key, const NBitsWeights& source, bool exact);
+  std::shared_ptr<const PackedWeights> make(const PackedKey& key, NBitsMatrices sources, bool exact);
   bool sources_changed() const;
   std::string finish_files();
 
@@ -65,8 +68,11 @@ class PackedStore {
   std::map<PackedKey, std::shared_ptr<const PackedWeights>> made_;  ///< to be shared by finish()
 };
 
-/// Packs `source` into memory, or gives weights that are in use already if they were packed from the same place of the
-/// same file. Thread-safe.
-std::shared_ptr<const PackedWeights> packed_weights(const NBitsWeights& source, bool exact);
+/// Packs `sources` into memory, or gives weights that are in use already if they were packed from the same places of
+/// the same files. Thread-safe.
+std::shared_ptr<const PackedWeights> packed_weights(NBitsMatrices sources, bool exact);
+inline std::shared_ptr<const PackedWeights> packed_weights(const NBitsWeights& source, bool exact) {
+  return packed_weights(NBitsMatrices(&source, 1), exact);
+}
 
 }  // namespace genai::kernels

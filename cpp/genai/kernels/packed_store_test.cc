@@ -124,14 +124,14 @@ class Model {
 };
 
 /// Streams, factors and zero points of all panels.
-std::vector<std::byte> content(const PackedWeights& weights) {
+std::vector<std::byte> content(const PackedWeights& weights, std::int64_t matrix = 0) {
   std::vector<std::byte> all;
   const auto append = [&](const void* data, std::size_t size) {
     const auto* const bytes = static_cast<const std::byte*>(data);
     all.insert(all.end(), bytes, bytes + size);
   };
   for (std::int64_t p = 0; p < weights.panels(); ++p) {
-    const PanelView panel = weights.panel(p);
+    const PanelView panel = weights.panel(p, matrix);
     CHECK(reinterpret_cast<std::uintptr_t>(panel.data) % 64 == 0);
     append(panel.data, weights.panel_bytes());
     append(panel.column_scale, kPanelColumns * sizeof(float));
@@ -197,6 +197,27 @@ TEST_CASE("sessions of one process share weights, whatever the file") {
   CHECK(second.summary() == "packed in memory: they are shared with another session");
   CHECK(packed_weights(model.matrix(0), false) == weights);
   CHECK(packed_weights(model.matrix(1), false) != weights);
+}
+
+TEST_CASE("two matrices are kept in turn, under a key of both") {
+  const Folder folder;
+  const Model model(folder.path() / "model");
+  const std::vector<NBitsWeights> pair = {model.matrix(0), model.matrix(2)};
+  const std::vector<NBitsWeights> swapped = {model.matrix(2), model.matrix(0)};
+  for (const char* const what : {"packed into", "mapped from"}) {
+    PackedStore store(options_of(folder));
+    const auto weights = store.get(pair, false);
+    CHECK(store.get(pair, false) == weights);
+    const auto others = store.get(swapped, false);
+    const auto alone = store.get(model.matrix(0), false);
+    store.finish();
+    CHECK(first_words(store.summary()) == what);
+    CHECK(content(*weights, 0) == content(*alone));
+    CHECK(content(*weights, 1) == content(PackedWeights(model.matrix(2), false)));
+    CHECK(content(*others, 1) == content(*alone));
+    CHECK(weights->panel(0, 1).data - weights->panel(0, 0).data == static_cast<std::ptrdiff_t>(weights->panel_bytes()));
+    CHECK(weights->panel(1, 0).data - weights->panel(0, 1).data == static_cast<std::ptrdiff_t>(weights->panel_bytes()));
+  }
 }
 
 TEST_CASE("constants that are in no file are packed into memory") {
