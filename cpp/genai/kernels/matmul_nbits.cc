@@ -22,6 +22,9 @@ constexpr std::size_t kPieceBytes = std::size_t{24} << 10;
 constexpr double kSmallWork = 64 << 10;
 /// Elements of activations from which on several threads prepare them.
 constexpr std::int64_t kManyElements = 32 << 10;
+/// What a thread fetches of its weights at most before it multiplies, and in one go.
+constexpr std::size_t kFetchedBytes = std::size_t{64} << 10;
+constexpr std::size_t kFetchedLines = 8;
 /// Most rows that a thread prepares in one go: those of a tile.
 constexpr std::int64_t kPreparedRows = 16;
 
@@ -151,8 +154,24 @@ class MatMulNBits final : public ort::OpKernel {
     call.threads = cost < kSmallWork ? 1 : max_threads_;
     const std::int64_t results = bf16 ? kTilePanels : attributes_.swiglu ? 2 : 1;
     work.reserve_threads(call.threads, parts_.front().panel(0).depth, results);
-    prepare(call, source);
-    multiply(call);
+    if (bf16 || call.threads == 1 || call.rows * parts_.front().panel(0).depth >= kManyElements) {
+      prepare(call, source);
+      return bf16 ? multiply_in_tiles(call) : multiply(call, [](std::int64_t) { return true; });
+    }
+    // One thread prepares the few rows, and the others fetch meanwhile what they read first.
+    Preparation preparation;
+    multiply(call, [&](std::int64_t first_panel) {
+      const Place place = attributes_.swiglu ? Place{0, first_panel} : locate(first_panel);
+      const std::byte* const start = parts_[place.part].panel(place.panel).data;
+      std::size_t fetched = 0;
+      const auto fetch = [&] {
+        if (fetched == kFetchedBytes) return std::this_thread::yield();
+        for (std::size_t line = 0; line < kFetchedLines; ++line, fetched += 64) {
+          __builtin_prefetch(start + fetched, 0, 2);
+        }
+      };
+      return preparation.run([&] { prepare(call, source); }, fetch);
+    });
   }
 
   std::size_t element_bytes() const { return io_ == ElementKind::kFloat16 ? 2 : 4; }
@@ -218,22 +237,25 @@ class MatMulNBits final : public ort::OpKernel {
             });
   }
 
-  void multiply(const Call& call) const {
-    if (call.bf16) return multiply_in_tiles(call);
+  /// begin(panel): called by each thread with the first panel that it will multiply; false when it is to multiply none.
+  template <typename Begin>
+  void multiply(const Call& call, const Begin& begin) const {
     const std::int64_t blocks = (call.rows + kRowBlock - 1) / kRowBlock;
     const std::int64_t group = blocks > 1 ? 1 : panels_at_once(call);
     const std::int64_t groups = (panels_ + group - 1) / group;
-    run_in_ranges(call.context, static_cast<std::size_t>(groups * blocks), call.threads,
-                  [&](std::size_t index, int thread) {
-                    const std::int64_t first_row = static_cast<std::int64_t>(index) / groups * kRowBlock;
-                    const std::int64_t first = static_cast<std::int64_t>(index) % groups * group;
-                    const std::int64_t end = std::min(panels_, first + group);
-                    const std::int64_t count = std::min(kRowBlock, call.rows - first_row);
-                    const MatMulWork::Thread memory = call.work.thread(thread);
-                    for (std::int64_t panel = first; panel < end; ++panel) {
-                      multiply_panel(call, memory, panel, first_row, count);
-                    }
-                  });
+    run_in_ranges(
+        call.context, static_cast<std::size_t>(groups * blocks), call.threads,
+        [&](std::size_t index) { return begin(static_cast<std::int64_t>(index) % groups * group); },
+        [&](std::size_t index, int thread) {
+          const std::int64_t first_row = static_cast<std::int64_t>(index) / groups * kRowBlock;
+          const std::int64_t first = static_cast<std::int64_t>(index) % groups * group;
+          const std::int64_t end = std::min(panels_, first + group);
+          const std::int64_t count = std::min(kRowBlock, call.rows - first_row);
+          const MatMulWork::Thread memory = call.work.thread(thread);
+          for (std::int64_t panel = first; panel < end; ++panel) {
+            multiply_panel(call, memory, panel, first_row, count);
+          }
+        });
   }
 
   /// How many of panels_ a thread takes in one go when there are few rows.
