@@ -3,14 +3,16 @@
     python -m benchmarks.micro.paged_attention_bench [--threads 2] [--kv float32] [--pages huge]
 
 Timed: one Run of a model with one node, inputs bound before, rotary embedding on; with one thread its processor time,
-which a busy machine does not change, with more the time that passes. Each line runs over as many caches
-as a model has layers, one after another, so that KV comes from where it comes from in a model. The contestants take
-turns; the median of all runs is printed with the fastest one. GroupQueryAttention has shared past and present
-buffers; for rows of different lengths it gets ``query_seqlens`` and pads, as it must, which its neighbours in a model
-feel: the line "with its projections" has the float32 products before and after it. Prompts are marked as such in lines
-that begin with "prompt", as a package's with quantized products are. ``read``: the time in which the same number of
-threads reads as many bytes as the K and V of a decode, from as many buffers. KV and what ``read`` reads lie on huge
-pages, as the engine's pool does where it is full, or with ``--pages small`` on small ones.
+which a busy machine does not change, with more the time that passes. Each line runs over as many caches as a model has
+layers, one after another, so that KV comes from where it comes from in a model. The contestants take turns of about 100
+ms; the median of all runs is printed with the fastest one. After a run the other threads of its session poll for tens
+of milliseconds, so a turn begins when those of the one before have gone to sleep, with a round that is not measured.
+GroupQueryAttention has shared past and present buffers; for rows of different lengths it gets ``query_seqlens`` and
+pads, as it must, which its neighbours in a model feel: the line "with its projections" has the float32 products before
+and after it. Prompts are marked as such in lines that begin with "prompt", as a package's with quantized products are.
+``read``: the time in which the same number of threads reads as many bytes as the K and V of a decode; all layers are
+read at once, so that starting the threads does not count. KV and what ``read`` reads lie on huge pages, as the engine's
+pool does where it is full, or with ``--pages small`` on small ones.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ Array = npt.NDArray[Any]
 Run = Callable[[int], None]
 BLOCK = 16
 HUGE_PAGE = 2 << 20
+TURN = 0.1  # seconds that a contestant is measured without a break
+REST = 0.06  # seconds until the threads of the session before sleep
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,14 @@ class Shape:
     kv_heads: int
     layers: int
     head_dim: int = 64
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """What is measured."""
+
+    run: Run
+    layers: int = 1  #: that one run goes over
 
 
 SHAPES = [Shape("SmolLM2-135M", 9, 3, 30), Shape("Qwen2.5-0.5B", 14, 2, 24)]
@@ -246,51 +258,56 @@ def gqa_run(
     return lambda i: session.run_with_iobinding(bindings[i % layers][0])
 
 
-def read_run(num_bytes: int, threads: int, layers: int, pages: str) -> Run:
-    """Reads `num_bytes` of one of `layers` buffers with `threads` threads, the caller's included."""
-    buffers = [_on_pages(np.ones(num_bytes // 8, np.uint64), pages) for _ in range(layers)]
-    parts = [np.array_split(buffer, threads) for buffer in buffers]
+def read_all(num_bytes: int, threads: int, pages: str) -> Run:
+    """Reads `num_bytes` of memory with `threads` threads, the caller's included."""
+    parts = np.array_split(_on_pages(np.ones(num_bytes // 8, np.uint64), pages), threads)
     start, end = threading.Barrier(threads), threading.Barrier(threads)
-    turn = [0]
 
     def read(part: Array) -> None:
         np.bitwise_or.reduce(part)  # NumPy's fastest pass over memory, and it frees the interpreter
 
-    def help_out(index: int) -> None:
+    def help_out(part: Array) -> None:
         while True:
             start.wait()
-            read(parts[turn[0]][index])
+            read(part)
             end.wait()
 
-    for index in range(1, threads):
-        threading.Thread(target=help_out, args=(index,), daemon=True).start()
+    for part in parts[1:]:
+        threading.Thread(target=help_out, args=(part,), daemon=True).start()
 
-    def run(i: int) -> None:
-        turn[0] = i % layers
-        if threads > 1:
-            start.wait()
-        read(parts[turn[0]][0])
-        if threads > 1:
-            end.wait()
+    def run(_: int) -> None:
+        start.wait()
+        read(parts[0])
+        end.wait()
 
     return run
 
 
 def compare(
-    contestants: dict[str, Run], layers: int, seconds: float, clock: Callable[[], float]
+    contestants: dict[str, Contestant], layers: int, seconds: float, clock: Callable[[], float], rest: float
 ) -> dict[str, tuple[float, float]]:
-    """Microseconds a run: median and fastest; contestants take turns, a round over all layers each."""
+    """Microseconds a layer: median and fastest. A turn is whole rounds over all layers, and begins after `rest` seconds
+    with a round that does not count.
+    """
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    for run in contestants.values():
-        for i in range(layers):
-            run(i)
-    start = time.perf_counter()
-    while time.perf_counter() - start < seconds or len(next(iter(times.values()))) < 7 * layers:
-        for name, run in contestants.items():
-            for i in range(layers):
-                before = clock()
-                run(i)
-                times[name].append((clock() - before) * 1e6)
+    turn = min(TURN, seconds / 4)
+
+    def measure(contestant: Contestant) -> list[float]:
+        result = []
+        for i in range(0, layers, contestant.layers):
+            before = clock()
+            contestant.run(i)
+            result.append((clock() - before) * 1e6 / contestant.layers)
+        return result
+
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds or not all(len(found) > 2 for found in times.values()):
+        for name, contestant in contestants.items():
+            time.sleep(rest)
+            measure(contestant)
+            start = time.perf_counter()
+            while time.perf_counter() - start < turn:
+                times[name] += measure(contestant)
     return {name: (statistics.median(values), min(values)) for name, values in times.items()}
 
 
@@ -325,27 +342,28 @@ def main() -> None:
             if arguments.only not in name:
                 continue
             layers = shape.layers if name.startswith("decode") else 8
-            contestants = {
-                "paged": paged_run(
-                    shape,
-                    rows,
-                    arguments.threads,
-                    layers,
-                    kv=arguments.kv,
-                    projected="projections" in name,
-                    prompts=name.startswith("prompt"),
-                    pages=arguments.pages,
-                ),
-                "gqa": gqa_run(
-                    shape, rows, arguments.threads, layers, projected="projections" in name, pages=arguments.pages
-                ),
-            }
+            paged = paged_run(
+                shape,
+                rows,
+                arguments.threads,
+                layers,
+                kv=arguments.kv,
+                projected="projections" in name,
+                prompts=name.startswith("prompt"),
+                pages=arguments.pages,
+            )
+            gqa = gqa_run(
+                shape, rows, arguments.threads, layers, projected="projections" in name, pages=arguments.pages
+            )
+            contestants = {"paged": Contestant(paged), "gqa": Contestant(gqa)}
             if name.startswith("decode"):
                 width = 2 * shape.kv_heads * shape.head_dim * {"float32": 4, "float16": 2, "int8": 1}[arguments.kv]
                 total = sum(past + new for past, new in rows)
                 if total * width >= 1 << 20:
-                    contestants["read"] = read_run(total * width, arguments.threads, layers, arguments.pages)
-            result = compare(contestants, layers, arguments.seconds, clock)
+                    read = read_all(total * width * layers, arguments.threads, arguments.pages)
+                    contestants["read"] = Contestant(read, layers)
+            rest = REST if arguments.threads > 1 else 0
+            result = compare(contestants, layers, arguments.seconds, clock, rest)
             cells = "  ".join(f"{who} {median:9.1f} ({best:9.1f})" for who, (median, best) in result.items())
             ratios = (result["gqa"][i] / result["paged"][i] for i in range(2))
             print(f"{shape.name:13} {name:32} {cells}  gqa/paged {' '.join(f'{r:.2f}' for r in ratios)}")
