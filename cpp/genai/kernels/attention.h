@@ -20,6 +20,9 @@ inline constexpr int kGroupKeys = 16;
 /// Most query rows of a tile.
 inline constexpr int kTileRows = 48;
 
+/// A tile of no more rows waits for memory.
+inline constexpr int kWaitingRows = 8;
+
 /// Most query rows of a tile of prompts, whose K and V are converted once for all of them; they are computed 16 by 16.
 inline constexpr int kPromptTileRows = 192;
 inline constexpr int kPromptRowStep = 16;

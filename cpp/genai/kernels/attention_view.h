@@ -19,7 +19,6 @@ constexpr int kGroups = kRangeKeys / kGroupKeys;
 /// fetches meanwhile what the next step reads. Blocks lie anywhere, so each group is a stream of its own, and several
 /// of them side by side arrive faster than one after the other.
 constexpr int kStep = 4;
-constexpr int kWaitingRows = 8;
 
 /// Groups first..last - 1 of a range.
 struct Step {

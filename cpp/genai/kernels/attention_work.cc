@@ -1,5 +1,7 @@
 #include "genai/kernels/attention_work.h"
 
+#include "genai/kernels/parallel.h"
+
 #include <algorithm>
 
 namespace genai::kernels {
@@ -13,8 +15,10 @@ constexpr double kPromptSpeed = 5;
 constexpr double kSmallCost = 600e3;
 /// Smallest work of a piece that is cut off an item.
 constexpr double kPieceCost = 300e3;
-/// Pieces of each thread, so that none waits long for the last one.
-constexpr double kPiecesPerThread = 4;
+/// Pieces of each thread, so that none waits long for the last one: of tiles of many rows, whose partial results are
+/// large, and of others.
+constexpr double kTallPiecesPerThread = 4;
+constexpr double kPiecesPerThread = 32;
 /// New tokens, times KV heads, that one thread writes in about 20 us.
 constexpr std::int64_t kSmallWrites = 128;
 
@@ -37,9 +41,13 @@ double item_cost(const AttentionShape& shape, const AttentionItem& item) {
 /// each tile reads all its keys and values.
 int prompt_tile_rows(std::int64_t rows, std::int64_t ranges, int num_threads) {
   constexpr std::int64_t kStrip = 2 * kPromptRowStep;
-  const std::int64_t pieces = static_cast<std::int64_t>(kPiecesPerThread) * num_threads;
+  const std::int64_t pieces = static_cast<std::int64_t>(kTallPiecesPerThread) * num_threads;
   const std::int64_t even = rows * ranges / pieces / kStrip * kStrip;
   return static_cast<int>(std::clamp<std::int64_t>(even, 2 * kStrip, kPromptTileRows));
+}
+
+bool is_tall(const QueryTile& tile) {
+  return tile.is_prompt || tile.num_rows > kWaitingRows;
 }
 
 /// Rows that a partial result has room for.
@@ -53,9 +61,8 @@ void AttentionWork::plan(const PagedCall& call, int num_threads) {
   shape_ = call.shape;
   plan_tokens(call);
   plan_items(call, num_threads);
-  plan_pieces(num_threads);
-  const std::int64_t writes = call.num_tokens * shape_.kv_heads;
-  write_threads_ = writes <= kSmallWrites ? 1 : num_threads;
+  threads_ = cost_ < kSmallCost && call.num_tokens * shape_.kv_heads <= kSmallWrites ? 1 : num_threads;
+  plan_pieces();
   size_buffers();
 }
 
@@ -67,7 +74,7 @@ void AttentionWork::size_buffers() {
     each_.scores = std::max(each_.scores, lines(prompt_score_floats(shape_)));
     each_.partial = lines(Partial::size_floats(kPromptTileRows, shape_.padded_value_dim()));
   }
-  const std::size_t needed = each_.all() * static_cast<std::size_t>(std::max(attention_threads_, write_threads_));
+  const std::size_t needed = each_.all() * static_cast<std::size_t>(threads_);
   if (buffers_.size() < needed) buffers_.resize(needed);
 }
 
@@ -139,30 +146,62 @@ void AttentionWork::add_items(const QueryTile& tile, std::int64_t rows, std::int
   }
 }
 
-void AttentionWork::plan_pieces(int num_threads) {
+void AttentionWork::plan_pieces() {
   pieces_.clear();
-  attention_threads_ = cost_ < kSmallCost ? 1 : num_threads;
-  const double target =
-      attention_threads_ == 1 ? cost_ : std::max(kPieceCost, cost_ / (kPiecesPerThread * attention_threads_));
+  const auto target = [&](double pieces_per_thread) {
+    return threads_ == 1 ? cost_ : std::max(kPieceCost, cost_ / (pieces_per_thread * threads_));
+  };
   std::size_t partials = 0;
   for (std::size_t i = 0; i < items_.size(); ++i) {
-    AttentionItem& item = items_[i];
-    const double wanted = item_cost(shape_, item) / target;
-    const int pieces = std::clamp(static_cast<int>(wanted), 1, item.num_ranges);
-    item.is_split = pieces > 1;
-    item.open_pieces = pieces;
-    if (item.is_split) {
-      item.partials_at = partials;
-      partials += 16 * lines(Partial::size_floats(partial_rows(item.tile), shape_.padded_value_dim())) *
-                  static_cast<std::size_t>(item.num_ranges);
-    }
-    for (int p = 0; p < pieces; ++p) {
-      const int begin = item.num_ranges * p / pieces;
-      pieces_.push_back({i, item.first_range + begin, item.num_ranges * (p + 1) / pieces - begin});
-    }
+    if (is_tall(items_[i].tile)) partials = cut_item(i, target(kTallPiecesPerThread), partials);
   }
-  attention_threads_ = std::min(attention_threads_, std::max(1, static_cast<int>(pieces_.size())));
+  const std::size_t tall = pieces_.size();
+  for (std::size_t i = 0; i < items_.size(); ++i) {
+    if (!is_tall(items_[i].tile)) partials = cut_item(i, target(kPiecesPerThread), partials);
+  }
   if (partials_.size() < lines(partials)) partials_.resize(lines(partials));
+  plan_starts(tall);
+}
+
+/// Cuts an item into pieces of about this cost, its partial results at `partials`; returns where those of the next go.
+std::size_t AttentionWork::cut_item(std::size_t index, double target, std::size_t partials) {
+  AttentionItem& item = items_[index];
+  const int pieces = std::clamp(static_cast<int>(item_cost(shape_, item) / target), 1, item.num_ranges);
+  item.is_split = pieces > 1;
+  item.open_pieces = pieces;
+  item.partials_at = partials;
+  for (int p = 0; p < pieces; ++p) {
+    const int begin = item.num_ranges * p / pieces;
+    pieces_.push_back({index, item.first_range + begin, item.num_ranges * (p + 1) / pieces - begin});
+  }
+  if (!item.is_split) return partials;
+  return partials + 16 * lines(Partial::size_floats(partial_rows(item.tile), shape_.padded_value_dim())) *
+                        static_cast<std::size_t>(item.num_ranges);
+}
+
+void AttentionWork::plan_starts(std::size_t tall) {
+  const auto cost = [&](const AttentionPiece& piece) {
+    const QueryTile& tile = items_[piece.item].tile;
+    const KeySpan seen = visible_keys(shape_, tile);
+    const std::int64_t begin = std::max(seen.begin, std::int64_t{piece.first_range} * kRangeKeys);
+    const std::int64_t end = std::min(seen.end, std::int64_t{piece.first_range + piece.num_ranges} * kRangeKeys);
+    return static_cast<double>(end - begin) * (tile.num_rows + kMemoryRows);
+  };
+  double all = 0;
+  for (std::size_t i = tall; i < pieces_.size(); ++i) all += cost(pieces_[i]);
+  const int ranges = std::min(threads_, static_cast<int>(IndexRanges::kMost));
+  starts_.assign(1, tall);
+  double before = 0;
+  for (std::size_t i = tall; i < pieces_.size(); ++i) {
+    // A piece begins the next range if most of it lies behind that range's begin.
+    const double half = cost(pieces_[i]) / 2;
+    while (static_cast<int>(starts_.size()) < ranges &&
+           before + half >= all * static_cast<double>(starts_.size()) / ranges) {
+      starts_.push_back(i);
+    }
+    before += 2 * half;
+  }
+  starts_.resize(static_cast<std::size_t>(ranges) + 1, pieces_.size());
 }
 
 Partial AttentionWork::partial(const AttentionItem& item, int range) {

@@ -49,14 +49,17 @@ class AttentionWork {
   const std::vector<TokenPlace>& tokens() const { return tokens_; }
   std::vector<AttentionItem>& items() { return items_; }
   const std::vector<AttentionPiece>& pieces() const { return pieces_; }
-  /// Threads that are worth waking up for the attention, and for the writing of KV; at most num_threads.
-  int attention_threads() const { return attention_threads_; }
-  int write_threads() const { return write_threads_; }
+  /// The first of them, which are not bound by memory.
+  std::size_t tall_pieces() const { return starts_.front(); }
+  /// The rest in ranges of equal work: first pieces, and the end of all.
+  const std::vector<std::size_t>& starts() const { return starts_; }
+  /// Threads that are worth waking up; at most num_threads.
+  int threads() const { return threads_; }
 
   /// Partial result of a split item's range.
   Partial partial(const AttentionItem& item, int range);
 
-  /// Working memory of thread `thread`, 0 <= thread < max(attention_threads(), write_threads()).
+  /// Working memory of thread `thread`, 0 <= thread < threads().
   struct Buffers {
     float* packed;
     float* scores;
@@ -70,12 +73,15 @@ class AttentionWork {
   void plan_tokens(const PagedCall& call);
   void plan_items(const PagedCall& call, int num_threads);
   void add_items(const QueryTile& tile, std::int64_t rows, std::int64_t most_rows);
-  void plan_pieces(int num_threads);
+  void plan_pieces();
+  std::size_t cut_item(std::size_t index, double target, std::size_t partials);
+  void plan_starts(std::size_t tall);
   void size_buffers();
 
   std::vector<TokenPlace> tokens_;
   std::vector<AttentionItem> items_;
   std::vector<AttentionPiece> pieces_;
+  std::vector<std::size_t> starts_;
   std::vector<FloatLine> partials_;
   std::vector<FloatLine> buffers_;
   AttentionShape shape_;
@@ -90,8 +96,7 @@ class AttentionWork {
   };
   Lines each_{};     ///< of a thread's buffers
   double cost_ = 0;  ///< of all items
-  int attention_threads_ = 1;
-  int write_threads_ = 1;
+  int threads_ = 1;
 };
 
 using AttentionWorkPool = WorkPool<AttentionWork>;

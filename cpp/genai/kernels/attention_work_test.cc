@@ -142,7 +142,7 @@ TEST_CASE("Plan_OneLongSequence_GivesWorkToAllThreads") {
 
   work.plan(setting.call, 4);
 
-  CHECK(work.attention_threads() == 4);
+  CHECK(work.threads() == 4);
   CHECK(work.pieces().size() >= 8);
 }
 
@@ -157,8 +157,7 @@ TEST_CASE("Plan_LittleWork_StaysOnOneThread") {
 
   work.plan(setting.call, 4);
 
-  CHECK(work.attention_threads() == 1);
-  CHECK(work.write_threads() == 1);
+  CHECK(work.threads() == 1);
   CHECK(work.pieces().size() == 2);
 }
 

@@ -13,8 +13,28 @@
 namespace genai::kernels {
 namespace {
 
-/// New tokens that one thread writes in one go: those of a block mostly, so that threads do not share cache lines.
-constexpr std::int64_t kWriteTokens = 16;
+/// New tokens that one thread writes in one go: those of a block mostly, so that threads do not share cache lines. Few
+/// tokens are mostly those of many sequences.
+constexpr std::int64_t write_tokens(std::int64_t num_tokens) {
+  return num_tokens <= 64 ? 2 : 16;
+}
+
+/// Counts what threads do and all wait for.
+class Countdown {
+ public:
+  explicit Countdown(std::size_t count) : open_(count) {}
+  void count_down() { open_.fetch_sub(1, std::memory_order_release); }
+  /// Requires: what is not yet done is being done by other threads.
+  void wait() const {
+    constexpr int kPolls = 1000;
+    for (int i = 0; open_.load(std::memory_order_acquire) != 0; ++i) {
+      if (i >= kPolls) std::this_thread::yield();
+    }
+  }
+
+ private:
+  std::atomic<std::size_t> open_;
+};
 
 class PagedAttention final : public ort::OpKernel {
  public:
@@ -29,14 +49,32 @@ class PagedAttention final : public ort::OpKernel {
     if (prompt_kernels_ == nullptr || !fits_prompt_kernels(call.shape)) call.prompt_rows = nullptr;
     const AttentionWorkPool::Loan work = pool_->take();
     work->plan(call, max_threads_);
-    write(context, call, *work);
-    run_all(context, work->pieces().size(), work->attention_threads(),
-            [&](std::size_t index, int thread, NextIndex next) {
-              run_piece(call, *work, {work->pieces()[index], next}, thread);
-            });
+    run(context, call, *work);
   }
 
  private:
+  /// Threads start once: they write the new tokens' K and V, and compute pieces when all are written.
+  void run(const ort::KernelContext& context, const PagedCall& call, AttentionWork& work) const {
+    const std::int64_t parts = (call.num_tokens + write_tokens(call.num_tokens) - 1) / write_tokens(call.num_tokens);
+    const auto writes = static_cast<std::size_t>(parts * call.shape.kv_heads);
+    std::atomic<std::size_t> next_write{0};
+    Countdown unwritten(writes);
+    std::atomic<std::size_t> next_tall{0};
+    IndexRanges ranges(work.starts());
+    auto body = [&](std::size_t index) {
+      Thread thread{work.buffers(static_cast<int>(index))};
+      for (std::size_t i = next_write++; i < writes; i = next_write++) {
+        write(call, work, static_cast<std::int64_t>(i), thread.buffers.scratch);
+        unwritten.count_down();
+      }
+      unwritten.wait();
+      for (std::size_t i = next_tall++; i < work.tall_pieces(); i = next_tall++) run_piece(call, work, {i}, thread);
+      ranges.run(index, [&](std::size_t i, const auto& next) { run_piece(call, work, {i, next()}, thread); });
+    };
+    if (work.threads() == 1) return body(0);
+    context.parallel_for(static_cast<std::size_t>(work.threads()), body);
+  }
+
   /// Rows of a token's head lie apart from those of the next token.
   static void prefetch(const PagedCall& call, std::int64_t token, int head) {
     const std::int64_t element = call.shape.io == ElementKind::kFloat16 ? 2 : 4;
@@ -48,48 +86,53 @@ class PagedAttention final : public ort::OpKernel {
     fetch(call.tensors.value, call.tensors.value_stride, call.shape.value_dim);
   }
 
-  void write(const ort::KernelContext& context, const PagedCall& call, AttentionWork& work) const {
-    const std::int64_t parts = (call.num_tokens + kWriteTokens - 1) / kWriteTokens;
-    const std::int64_t heads = call.shape.kv_heads;
-    run_all(context, static_cast<std::size_t>(parts * heads), work.write_threads(), [&](std::size_t index, int thread) {
-      const std::int64_t part = static_cast<std::int64_t>(index) / heads;
-      const std::int64_t end = std::min(call.num_tokens, (part + 1) * kWriteTokens);
-      const int head = static_cast<int>(static_cast<std::int64_t>(index) % heads);
-      for (std::int64_t token = part * kWriteTokens; token < end; ++token) prefetch(call, token, head);
-      for (std::int64_t token = part * kWriteTokens; token < end; ++token) {
-        const TokenPlace& place = work.tokens()[static_cast<std::size_t>(token)];
-        if (place.slot < 0) continue;
-        kernels_.write_token(call.shape, call.tensors, {token, place.position, place.slot, head},
-                             work.buffers(thread).scratch);
-      }
-    });
+  /// Writes part `index`: some tokens of a KV head.
+  void write(const PagedCall& call, const AttentionWork& work, std::int64_t index, float* scratch) const {
+    const std::int64_t tokens = write_tokens(call.num_tokens);
+    const std::int64_t begin = index / call.shape.kv_heads * tokens;
+    const std::int64_t end = std::min(call.num_tokens, begin + tokens);
+    const int head = static_cast<int>(index % call.shape.kv_heads);
+    for (std::int64_t token = begin; token < end; ++token) prefetch(call, token, head);
+    for (std::int64_t token = begin; token < end; ++token) {
+      const TokenPlace& place = work.tokens()[static_cast<std::size_t>(token)];
+      if (place.slot < 0) continue;
+      kernels_.write_token(call.shape, call.tensors, {token, place.position, place.slot, head}, scratch);
+    }
   }
 
-  /// A piece, and what tells which one follows it.
+  /// What a thread has of its own.
+  struct Thread {
+    AttentionWork::Buffers buffers;
+    std::size_t packed_item = IndexRanges::kNone;  ///< whose queries are in buffers.packed
+  };
+
+  /// A piece, and the one that follows it if that is known.
   struct Turn {
-    const AttentionPiece& piece;
-    NextIndex next;
+    std::size_t piece;
+    std::size_t next = IndexRanges::kNone;
   };
 
   /// What the thread computes after a range of the piece, as far as that can be known.
   static TileRange range_after(AttentionWork& work, const Turn& turn, int range) {
-    const AttentionPiece* piece = &turn.piece;
+    const AttentionPiece* piece = &work.pieces()[turn.piece];
     if (++range == piece->first_range + piece->num_ranges) {
-      const std::size_t next = turn.next();
-      if (next >= work.pieces().size()) return {};
-      piece = &work.pieces()[next];
+      if (turn.next == IndexRanges::kNone) return {};
+      piece = &work.pieces()[turn.next];
       range = piece->first_range;
     }
     return {&work.items()[piece->item].tile, range};
   }
 
-  void run_piece(const PagedCall& call, AttentionWork& work, const Turn& turn, int thread) const {
-    const AttentionPiece& piece = turn.piece;
+  void run_piece(const PagedCall& call, AttentionWork& work, const Turn& turn, Thread& thread) const {
+    const AttentionPiece& piece = work.pieces()[turn.piece];
     AttentionItem& item = work.items()[piece.item];
-    const AttentionWork::Buffers buffers = work.buffers(thread);
+    const AttentionWork::Buffers& buffers = thread.buffers;
     const QueryTile& tile = item.tile;
     const AttentionKernels& kernels = tile.is_prompt ? *prompt_kernels_ : kernels_;
-    kernels.pack_queries(call.shape, call.tensors, tile, buffers.packed, buffers.scratch);
+    if (thread.packed_item != piece.item) {
+      kernels.pack_queries(call.shape, call.tensors, tile, buffers.packed, buffers.scratch);
+      thread.packed_item = piece.item;
+    }
     for (int range = piece.first_range; range < piece.first_range + piece.num_ranges; ++range) {
       const bool is_first = range == item.first_range;
       const Partial out = item.is_split ? work.partial(item, range) : is_first ? buffers.total : buffers.next;

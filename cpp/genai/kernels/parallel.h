@@ -6,33 +6,17 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
-#include <type_traits>
+#include <span>
 
 namespace genai::kernels {
 
-/// The index that is taken next by a thread of run_all(); at least `count` when there is none.
-class NextIndex {
- public:
-  explicit NextIndex(const std::atomic<std::size_t>& next) : next_(next) {}
-  std::size_t operator()() const { return next_.load(std::memory_order_relaxed); }
-
- private:
-  const std::atomic<std::size_t>& next_;
-};
-
-/// Calls work(index, thread), or work(index, thread, NextIndex) if it takes that, for each index below `count`, from
-/// `threads` threads that take the next index when they are free.
+/// Calls work(index, thread) for each index below `count`, from `threads` threads that take the next index when they
+/// are free.
 template <typename Work>
 void run_all(const ort::KernelContext& context, std::size_t count, int threads, const Work& work) {
   std::atomic<std::size_t> next{0};
   auto body = [&](std::size_t thread) {
-    for (std::size_t index = next++; index < count; index = next++) {
-      if constexpr (std::is_invocable_v<Work, std::size_t, int, NextIndex>) {
-        work(index, static_cast<int>(thread), NextIndex(next));
-      } else {
-        work(index, static_cast<int>(thread));
-      }
-    }
+    for (std::size_t index = next++; index < count; index = next++) work(index, static_cast<int>(thread));
   };
   if (threads <= 1 || count <= 1) return body(0);
   context.parallel_for(static_cast<std::size_t>(threads), body);
@@ -65,34 +49,67 @@ class Preparation {
   std::atomic<int> state_{kOpen};
 };
 
-/// Calls work(index, thread) for each index below `count`, from `threads` threads that begin with an equal range each,
-/// so that what a thread reads lies behind what it read before; who has ended its own range helps with the others.
+/// Ranges of indices, one for each thread to begin with, so that what a thread reads lies behind what it read before;
+/// who has ended its own range helps with the others.
+class IndexRanges {
+ public:
+  static constexpr std::size_t kMost = 64;
+
+  /// `num` equal ranges, at most kMost, of the indices below `count`.
+  IndexRanges(std::size_t count, std::size_t num) : num_(std::clamp<std::size_t>(num, 1, kMost)) {
+    for (std::size_t r = 0; r < num_; ++r) set(r, count * r / num_, count * (r + 1) / num_);
+  }
+  /// Ranges that begin at `starts`, the last of which is the end of all; at most kMost.
+  explicit IndexRanges(std::span<const std::size_t> starts) : num_(starts.size() - 1) {
+    for (std::size_t r = 0; r < num_; ++r) set(r, starts[r], starts[r + 1]);
+  }
+
+  std::size_t num() const { return num_; }
+  /// First index of the range with which the thread begins.
+  std::size_t first(std::size_t thread) const { return ranges_[thread % num_].begin; }
+
+  /// Calls work(index, next) for the indices that this thread takes. next(): the index that follows in the same range,
+  /// if no other thread takes it, or kNone.
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  template <typename Work>
+  void run(std::size_t thread, const Work& work) {
+    for (std::size_t r = 0; r < num_; ++r) {
+      Range& range = ranges_[(thread + r) % num_];
+      const auto next = [&range] {
+        const std::size_t index = range.next.load(std::memory_order_relaxed);
+        return index < range.end ? index : kNone;
+      };
+      for (std::size_t index = range.next++; index < range.end; index = range.next++) work(index, next);
+    }
+  }
+
+ private:
+  struct alignas(64) Range {
+    std::atomic<std::size_t> next;
+    std::size_t begin;
+    std::size_t end;
+  };
+  void set(std::size_t range, std::size_t begin, std::size_t end) {
+    ranges_[range].next.store(begin, std::memory_order_relaxed);
+    ranges_[range].begin = begin;
+    ranges_[range].end = end;
+  }
+
+  std::size_t num_;
+  std::array<Range, kMost> ranges_;
+};
+
+/// Calls work(index, thread) for each index below `count`, from `threads` threads that begin with an equal range each.
 /// Before, each thread calls begin(first index of its range), and does nothing when that says false.
 template <typename Begin, typename Work>
 void run_in_ranges(const ort::KernelContext& context, std::size_t count, int threads, const Begin& begin,
                    const Work& work) {
-  struct alignas(64) Range {
-    std::atomic<std::size_t> next;
-    std::size_t end;
-  };
-  constexpr std::size_t kMost = 64;
-  const std::size_t num =
-      std::min({kMost, static_cast<std::size_t>(std::max(1, threads)), std::max<std::size_t>(1, count)});
-  std::array<Range, kMost> ranges;
-  for (std::size_t r = 0; r < num; ++r) {
-    ranges[r].next.store(count * r / num, std::memory_order_relaxed);
-    ranges[r].end = count * (r + 1) / num;
-  }
+  IndexRanges ranges(count, std::min(static_cast<std::size_t>(std::max(1, threads)), count));
   auto body = [&](std::size_t thread) {
-    if (!begin(count * std::min(thread, num - 1) / num)) return;
-    for (std::size_t r = 0; r < num; ++r) {
-      Range& range = ranges[(thread + r) % num];
-      for (std::size_t index = range.next++; index < range.end; index = range.next++) {
-        work(index, static_cast<int>(thread));
-      }
-    }
+    if (!begin(ranges.first(thread))) return;
+    ranges.run(thread, [&](std::size_t index, const auto&) { work(index, static_cast<int>(thread)); });
   };
-  if (num == 1) return body(0);
+  if (ranges.num() == 1) return body(0);
   context.parallel_for(static_cast<std::size_t>(threads), body);
 }
 
