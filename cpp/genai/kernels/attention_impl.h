@@ -4,6 +4,7 @@
 // for that instruction set; all names are local to the file that includes it.
 
 #include "genai/kernels/attention.h"
+#include "genai/kernels/attention_rows.h"
 #include "genai/kernels/attention_view.h"
 #include "genai/kernels/vec_element.h"
 #include "genai/kernels/vec_math.h"
@@ -22,7 +23,10 @@ namespace {
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 template <typename V>
-struct Attention {
+struct Attention : AttentionRows<V> {
+  using Rows = AttentionRows<V>;
+  using Rows::load_part;
+
   // ---- arithmetic ----
 
   static V exp(V x) { return exp_of(x); }
@@ -38,164 +42,6 @@ struct Attention {
     const V twice = V::max(V::set1(-40.0F), x + x);
     const V y = V::zero() - V::max(V::set1(-40.0F), V::zero() - twice);
     return V::set1(1.0F) - V::set1(2.0F) / (exp(y) + V::set1(1.0F));
-  }
-
-  template <typename T>
-  static V load_part(const T* p, int count) {
-    T filled[16] = {};
-    std::copy(p, p + count, filled);
-    return V::load(filled);
-  }
-
-  // ---- rows of queries, keys and values ----
-
-  template <typename T>
-  static void load_row(const T* src, int count, float* dst) {
-    int i = 0;
-    for (; i + 16 <= count; i += 16) V::load(src + i).store(dst + i);
-    for (; i < count; ++i) dst[i] = to_float(src[i]);
-  }
-
-  template <typename T>
-  static void store_row(const float* src, int count, T* dst) {
-    int i = 0;
-    if constexpr (requires(V v) { v.store(dst); }) {
-      for (; i + 16 <= count; i += 16) V::load(src + i).store(dst + i);
-    }
-    for (; i < count; ++i) from_float(src[i], dst + i);
-  }
-
-  /// row = row / rms(row) * weight.
-  template <typename T>
-  static void normalise(const T* weight, int count, float epsilon, float* row) {
-    V squares = V::zero();
-    int i = 0;
-    for (; i + 16 <= count; i += 16) {
-      const V x = V::load(row + i);
-      squares = V::fma(x, x, squares);
-    }
-    if (i < count) {
-      const V x = load_part(row + i, count - i);
-      squares = V::fma(x, x, squares);
-    }
-    const float factor = 1.0F / std::sqrt(squares.sum() / static_cast<float>(count) + epsilon);
-    for (int j = 0; j < count; ++j) row[j] = row[j] * factor * to_float(weight[j]);
-  }
-
-  /// Rotates the first rotary_dim values; `scratch`: rotary_dim floats.
-  template <typename T>
-  static void rotate(const AttentionShape& shape, const AttentionTensors& tensors, std::int64_t position, float* row,
-                     float* scratch) {
-    const int half = shape.rotary_dim / 2;
-    float* const cos = scratch;
-    float* const sin = scratch + half;
-    load_row(reinterpret_cast<const T*>(tensors.cos) + position * half, half, cos);
-    load_row(reinterpret_cast<const T*>(tensors.sin) + position * half, half, sin);
-    if (shape.interleaved) {
-      for (int i = 0; i < half; ++i) {
-        const float x = row[2 * i];
-        const float y = row[2 * i + 1];
-        row[2 * i] = x * cos[i] - y * sin[i];
-        row[2 * i + 1] = x * sin[i] + y * cos[i];
-      }
-      return;
-    }
-    for (int i = 0; i < half; ++i) {
-      const float x = row[i];
-      const float y = row[i + half];
-      row[i] = x * cos[i] - y * sin[i];
-      row[i + half] = x * sin[i] + y * cos[i];
-    }
-  }
-
-  /// A head's row of query or key as floats, normalised and rotated.
-  template <typename T>
-  static void prepare_row(const AttentionShape& shape, const AttentionTensors& tensors, const T* src,
-                          const std::byte* norm, std::int64_t position, float* row, float* scratch) {
-    load_row(src, shape.head_dim, row);
-    if (norm != nullptr) normalise(reinterpret_cast<const T*>(norm), shape.head_dim, shape.norm_epsilon, row);
-    if (shape.rotary_dim > 0) rotate<T>(shape, tensors, position, row, scratch);
-  }
-
-  // ---- writing KV ----
-
-  /// Quantises `row` in place to whole numbers -127..127 and returns what one of them is worth.
-  static float quantise(float* row, int count) {
-    float largest = 0.0F;
-    for (int i = 0; i < count; ++i) largest = std::max(largest, std::fabs(row[i]));
-    const float scale = largest > 0.0F ? largest / 127.0F : 1.0F;
-    for (int i = 0; i < count; ++i) row[i] = std::nearbyint(row[i] / scale);
-    return scale;
-  }
-
-  static void store_element(float x, std::int8_t* out) {
-    *out = static_cast<std::int8_t>(x > 127.0F ? 127.0F : x >= -127.0F ? x : -127.0F);
-  }
-  template <typename T>
-  static void store_element(float x, T* out) {
-    from_float(x, out);
-  }
-
-  /// Stores elements `stride` apart.
-  template <typename TC>
-  static void scatter_row(const float* row, int count, std::ptrdiff_t stride, TC* to) {
-    int i = 0;
-    if constexpr (requires(V v, TC* p) { v.store(p); }) {
-      for (; i + 16 <= count; i += 16) {
-        TC part[16];
-        V::load(row + i).store(part);
-        for (int j = 0; j < 16; ++j) to[(i + j) * stride] = part[j];
-      }
-    }
-    for (; i < count; ++i) store_element(row[i], to + i * stride);
-  }
-
-  template <typename TC>
-  static void store_token(const AttentionShape& shape, const AttentionTensors& tensors, const TokenSlot& at, float* key,
-                          float* value) {
-    const std::int64_t block_head = at.slot / shape.block_size * shape.kv_heads + at.kv_head;
-    const std::int64_t offset = at.slot % shape.block_size;
-    if constexpr (std::is_same_v<TC, std::int8_t>) {
-      tensors.key_scale[block_head * shape.block_size + offset] = quantise(key, shape.head_dim);
-      tensors.value_scale[block_head * shape.block_size + offset] = quantise(value, shape.value_dim);
-    }
-    TC* const keys = reinterpret_cast<TC*>(tensors.key_cache) + block_head * shape.head_dim * shape.block_size + offset;
-    scatter_row(key, shape.head_dim, shape.block_size, keys);
-    TC* const values =
-        reinterpret_cast<TC*>(tensors.value_cache) + (block_head * shape.block_size + offset) * shape.value_dim;
-    if constexpr (std::is_same_v<TC, std::int8_t>) {
-      for (int d = 0; d < shape.value_dim; ++d) store_element(value[d], values + d);
-    } else {
-      store_row(value, shape.value_dim, values);
-    }
-  }
-
-  template <typename T>
-  static void write_token_as(const AttentionShape& shape, const AttentionTensors& tensors, const TokenSlot& at,
-                             float* scratch) {
-    float* const key = scratch;
-    float* const value = key + shape.head_dim;
-    float* const rotary = value + shape.value_dim;
-    const T* const keys = reinterpret_cast<const T*>(tensors.key) + at.token * tensors.key_stride;
-    const T* const values = reinterpret_cast<const T*>(tensors.value) + at.token * tensors.value_stride;
-    prepare_row(shape, tensors, keys + at.kv_head * shape.head_dim, tensors.key_norm, at.position, key, rotary);
-    load_row(values + at.kv_head * shape.value_dim, shape.value_dim, value);
-    switch (shape.kv) {
-      case ElementKind::kFloat32:
-        return store_token<float>(shape, tensors, at, key, value);
-      case ElementKind::kFloat16:
-        return store_token<Half>(shape, tensors, at, key, value);
-      case ElementKind::kBFloat16:
-        return store_token<BHalf>(shape, tensors, at, key, value);
-      case ElementKind::kInt8:
-        return store_token<std::int8_t>(shape, tensors, at, key, value);
-    }
-  }
-
-  static void write_token(const AttentionShape& shape, const AttentionTensors& tensors, const TokenSlot& at,
-                          float* scratch) {
-    if (shape.io == ElementKind::kFloat16) return write_token_as<Half>(shape, tensors, at, scratch);
-    write_token_as<float>(shape, tensors, at, scratch);
   }
 
   // ---- register tiles: the rows of a tile cut into runs of at most V::kMaxRows ----
@@ -216,7 +62,8 @@ struct Attention {
         const std::int64_t head = tile.kv_head * group + (tile.first_row + row) % group;
         const T* const src = reinterpret_cast<const T*>(tensors.query) +
                              (tile.first_token + token) * tensors.query_stride + head * shape.head_dim;
-        prepare_row(shape, tensors, src, tensors.query_norm, tile.past + token, scratch, scratch + shape.head_dim);
+        Rows::prepare_row(shape, tensors, src, tensors.query_norm, tile.past + token, scratch,
+                          scratch + shape.head_dim);
         for (int d = 0; d < shape.head_dim; ++d) out[d * V::kMaxRows + row - begin] = scratch[d] * shape.scale;
       }
     }
@@ -295,8 +142,8 @@ struct Attention {
   }
 
   /// Adds the weighted values of a step's groups to what those before them gave; kRows rows, kColumns * 16 values
-  /// from `column` on.
-  template <int kRows, int kColumns, bool kPart, typename TC>
+  /// from `column` on. Vectors kFetchFrom..kFetchTo - 1 fetch.
+  template <int kRows, int kColumns, bool kPart, int kFetchFrom = 0, int kFetchTo = kColumns, typename TC>
   static void weigh_tile(const float* weights, const RangeView<TC>& view, Step step, int value_dim, int column,
                          float* out) {
     const std::ptrdiff_t padded = (value_dim + 15) / 16 * 16;
@@ -324,7 +171,7 @@ struct Attention {
         for (int c = 0; c < kColumns; ++c) {
           value[c] = kPart ? load_part(values + at, value_dim - column) : V::load(values + at + c * 16);
           if constexpr (kRows <= kWaitingRows) {
-            if (i % kLine<TC> == 0) V::prefetch(ahead[c].from + i * ahead[c].stride);
+            if (c >= kFetchFrom && c < kFetchTo && i % kLine<TC> == 0) V::prefetch(ahead[c].from + i * ahead[c].stride);
           }
         }
 #pragma GCC unroll 16
@@ -354,10 +201,23 @@ struct Attention {
   template <int kRows, typename TC>
   static void weigh(const float* weights, const RangeView<TC>& view, int value_dim, float* out) {
     constexpr int kColumns = V::columns(kRows);
+    // Rows of values arrive faster when all of a row is read at once. So a tile whose sums have no room for that is
+    // computed in halves: the second one has its values in the first-level cache, and each fetches half.
+    constexpr int kHalf = (kRows + 1) / 2;
+    constexpr int kWide = V::columns(kHalf);
+    constexpr bool kInHalves = kRows <= kWaitingRows && kColumns < kStep && kWide == kStep;
     Step step{view.first, view.first};
     do {
       step = {step.last, kRows <= kWaitingRows ? std::min(step.last + kStep, view.last) : view.last};
       int column = 0;
+      if constexpr (kInHalves) {
+        const std::ptrdiff_t padded = (value_dim + 15) / 16 * 16;
+        for (; column + kWide * 16 <= value_dim; column += kWide * 16) {
+          weigh_tile<kHalf, kWide, false, 0, kWide / 2>(weights, view, step, value_dim, column, out);
+          weigh_tile<kRows - kHalf, kWide, false, kWide / 2>(weights + kHalf * kScoreStride, view, step, value_dim,
+                                                             column, out + kHalf * padded);
+        }
+      }
       for (; column + kColumns * 16 <= value_dim; column += kColumns * 16) {
         weigh_tile<kRows, kColumns, false>(weights, view, step, value_dim, column, out);
       }
@@ -517,8 +377,8 @@ struct Attention {
       const V scale = V::set1(sum == 0.0F ? 0.0F : factor / sum);
       const float* const sums = total.values + static_cast<std::ptrdiff_t>(r) * padded;
       for (int i = 0; i < padded; i += 16) (V::load(sums + i) * scale).store(scratch + i);
-      store_row(scratch, shape.value_dim,
-                reinterpret_cast<T*>(tensors.output) + (token * shape.num_heads + head) * shape.value_dim);
+      Rows::store_row(scratch, shape.value_dim,
+                      reinterpret_cast<T*>(tensors.output) + (token * shape.num_heads + head) * shape.value_dim);
     }
   }
 
@@ -528,7 +388,7 @@ struct Attention {
     finish_as<float>(shape, tensors, tile, total, scratch);
   }
 
-  static constexpr AttentionKernels kTable{&write_token, &pack_queries, &attend, &merge, &finish};
+  static constexpr AttentionKernels kTable{&Rows::write_token, &pack_queries, &attend, &merge, &finish};
 };
 
 }  // namespace
