@@ -146,6 +146,25 @@ TEST_CASE("Plan_OneLongSequence_GivesWorkToAllThreads") {
   CHECK(work.pieces().size() >= 8);
 }
 
+TEST_CASE("Plan_AnyThreads_TallPiecesComeFirstAndTheRestIsCutForThem") {
+  const Setting setting;
+  for (const int threads : {1, 2, 7, 100}) {
+    CAPTURE(threads);
+    AttentionWork work;
+
+    work.plan(setting.call, threads);
+
+    for (std::size_t i = 0; i < work.pieces().size(); ++i) {
+      CHECK((work.items()[work.pieces()[i].item].tile.num_rows > kWaitingRows) == (i < work.tall_pieces()));
+    }
+    const std::vector<std::size_t>& starts = work.starts();
+    CHECK(starts.size() == static_cast<std::size_t>(std::min(threads, 64)) + 1);
+    CHECK(starts.front() == work.tall_pieces());
+    CHECK(starts.back() == work.pieces().size());
+    CHECK(std::is_sorted(starts.begin(), starts.end()));
+  }
+}
+
 TEST_CASE("Plan_LittleWork_StaysOnOneThread") {
   Setting setting;
   setting.cumulative = {0, 1};
