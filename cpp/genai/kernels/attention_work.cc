@@ -31,10 +31,14 @@ std::int64_t count_ranges(const KeySpan& keys) {
   return (keys.end + kRangeKeys - 1) / kRangeKeys - keys.begin / kRangeKeys;
 }
 
+/// Of a tile's rows behind so many keys.
+double tile_cost(const AttentionShape& shape, const QueryTile& tile, const KeySpan& keys) {
+  const double rows = tile.is_prompt ? tile.num_rows / kPromptSpeed : tile.num_rows;
+  return static_cast<double>(keys.end - keys.begin) * (shape.head_dim + shape.value_dim) * (rows + kMemoryRows);
+}
+
 double item_cost(const AttentionShape& shape, const AttentionItem& item) {
-  const KeySpan seen = visible_keys(shape, item.tile);
-  const double rows = item.tile.is_prompt ? item.tile.num_rows / kPromptSpeed : item.tile.num_rows;
-  return static_cast<double>(seen.end - seen.begin) * (shape.head_dim + shape.value_dim) * (rows + kMemoryRows);
+  return tile_cost(shape, item.tile, visible_keys(shape, item.tile));
 }
 
 /// Rows of a tile of prompts, as many as leave enough work for all threads: a tile's ranges can be computed apart, and
@@ -185,7 +189,7 @@ void AttentionWork::plan_starts(std::size_t tall) {
     const KeySpan seen = visible_keys(shape_, tile);
     const std::int64_t begin = std::max(seen.begin, std::int64_t{piece.first_range} * kRangeKeys);
     const std::int64_t end = std::min(seen.end, std::int64_t{piece.first_range + piece.num_ranges} * kRangeKeys);
-    return static_cast<double>(end - begin) * (tile.num_rows + kMemoryRows);
+    return tile_cost(shape_, tile, {begin, end});
   };
   double all = 0;
   for (std::size_t i = tall; i < pieces_.size(); ++i) all += cost(pieces_[i]);

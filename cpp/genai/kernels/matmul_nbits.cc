@@ -154,7 +154,7 @@ class MatMulNBits final : public ort::OpKernel {
     call.threads = cost < kSmallWork ? 1 : max_threads_;
     const std::int64_t results = bf16 ? kTilePanels : attributes_.swiglu ? 2 : 1;
     work.reserve_threads(call.threads, parts_.front().panel(0).depth, results);
-    if (bf16 || call.threads == 1 || call.rows * parts_.front().panel(0).depth >= kManyElements) {
+    if (bf16 || call.threads == 1 || has_many_elements(call)) {
       prepare(call, source);
       return bf16 ? multiply_in_tiles(call) : multiply(call, [](std::int64_t) { return true; });
     }
@@ -194,6 +194,8 @@ class MatMulNBits final : public ort::OpKernel {
     kernels_.normalise_row(norm, padded, to);
   }
 
+  bool has_many_elements(const Call& call) const { return call.rows * parts_.front().panel(0).depth >= kManyElements; }
+
   /// Brings the activations into the form that the kernels read.
   void prepare(Call& call, const Source& source) const {
     const PanelView shape = parts_.front().panel(0);
@@ -211,10 +213,9 @@ class MatMulNBits final : public ort::OpKernel {
     } else {
       call.quantized = call.work.quantized(call.rows, shape);
     }
-    const std::int64_t elements = call.rows * shape.depth;
     const std::int64_t group = std::clamp<std::int64_t>(call.rows / (std::int64_t{4} * call.threads), 1, kPreparedRows);
     const std::int64_t groups = (call.rows + group - 1) / group;
-    run_all(call.context, static_cast<std::size_t>(groups), elements < kManyElements ? 1 : call.threads,
+    run_all(call.context, static_cast<std::size_t>(groups), has_many_elements(call) ? call.threads : 1,
             [&](std::size_t index, int thread) {
               const std::int64_t first = static_cast<std::int64_t>(index) * group;
               const std::int64_t end = std::min(call.rows, first + group);

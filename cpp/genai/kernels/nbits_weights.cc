@@ -133,7 +133,6 @@ class Packer {
         exact_(exact),
         image_shape_(shape),
         shape_(shape.panel),
-        panel_bytes_(shape.panel_bytes()),
         panels_(reinterpret_cast<std::uint8_t*>(image)),
         column_scales_(reinterpret_cast<float*>(image + shape.scales_offset())),
         zero_points_(shape.zero_points ? reinterpret_cast<std::int8_t*>(image + shape.zero_points_offset()) : nullptr),
@@ -146,7 +145,7 @@ class Packer {
     const std::int64_t first = panel * kPanelColumns;
     const std::int64_t count = std::min(kPanelColumns, source_.columns - first);
     const std::int64_t place = image_shape_.place(matrix_, panel);
-    std::uint8_t* const base = panels_ + static_cast<std::size_t>(place) * panel_bytes_;
+    std::uint8_t* const base = panels_ + static_cast<std::size_t>(place) * image_shape_.panel_bytes();
     std::fill_n(column_scales_ + place * kPanelColumns, kPanelColumns, 1.0F);
     if (source_.layout != NBitsLayout::kBlocks) pack_matrix(base, first, count);
     for (std::int64_t c = 0; c < count; ++c) {
@@ -298,7 +297,6 @@ class Packer {
   bool exact_;
   const PackedShape& image_shape_;
   const PanelView& shape_;
-  std::size_t panel_bytes_;
   std::uint8_t* panels_;
   float* column_scales_;
   std::int8_t* zero_points_;  ///< nullptr when there are none
