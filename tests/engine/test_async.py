@@ -232,17 +232,20 @@ def test_two_readers_of_one_stream_are_told_and_the_first_goes_on(llm: AsyncLLM)
     assert run(main()) == 30
 
 
-def test_stream_read_in_another_loop_is_told(llm: AsyncLLM) -> None:
-    async def main() -> None:
+@pytest.mark.parametrize("seconds", [0.0, 0.2], ids=["nothing is there", "chunks are there"])
+def test_stream_read_in_another_loop_is_told(llm: AsyncLLM, seconds: float) -> None:
+    async def main() -> list[int]:
         stream = llm.stream([1, 2], slow(30))
 
         async def read() -> None:
             with pytest.raises(errors.InvalidArgumentError, match="another event loop"):
                 await anext(stream)
 
+        await asyncio.sleep(seconds)
         await asyncio.to_thread(asyncio.run, read())
+        return await collect(stream)
 
-    run(main())
+    assert run(main()) == checksum_generate([1, 2], 30), "the mistake takes nothing from the stream"
 
 
 def test_many_loops_in_many_threads_share_a_model(llm: AsyncLLM) -> None:

@@ -47,19 +47,18 @@ class AsyncGeneration:
             GenAIError: The request failed; what came before is valid.
         """
         while not self._done:
-            event = self._inbox.pop()
-            if event is not None:
-                self._done = event.last
-                if event.error is not None:
-                    raise event.error
-                return to_chunk(event, self._params, self._table)
             try:
-                await self._inbox.wait()
+                event = await self._inbox.take()
             except InvalidArgumentError:  # a mistake of the second reader, which must not end the first one's stream
                 raise
             except BaseException:
                 self.close()
                 raise
+            if event is not None:
+                self._done = event.last
+                if event.error is not None:
+                    raise event.error
+                return to_chunk(event, self._params, self._table)
         raise StopAsyncIteration
 
     async def result(self) -> Result:

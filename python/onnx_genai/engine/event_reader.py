@@ -37,23 +37,8 @@ class Inbox:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def pop(self) -> _core.Event | None:
-        """The oldest of what is there, or None."""
-        return self._events.popleft() if self._events else None
-
-    def clear(self) -> None:
-        """Forgets what is there."""
-        self._events.clear()
-
-    def wake(self) -> None:
-        """Lets :meth:`wait` return without an event. Callable from any thread."""
-        if self._waiter is None:
-            return
-        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits any more
-            self.loop.call_soon_threadsafe(self.put, ())
-
-    async def wait(self) -> None:
-        """Returns when there is an event, or after :meth:`wake`.
+    async def take(self) -> _core.Event | None:
+        """Returns the oldest event, when there is one; None after :meth:`wake`.
 
         Raises:
             InvalidArgumentError: Another task waits already, or this is another event loop.
@@ -64,13 +49,24 @@ class Inbox:
             )
         if self._waiter is not None:
             raise InvalidArgumentError("two tasks read one stream at once; give each task a stream of its own")
-        if self._events:
+        if not self._events:
+            self._waiter = self.loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self._events.popleft() if self._events else None
+
+    def clear(self) -> None:
+        """Forgets what is there."""
+        self._events.clear()
+
+    def wake(self) -> None:
+        """Lets :meth:`take` return without an event. Callable from any thread."""
+        if self._waiter is None:
             return
-        self._waiter = self.loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits any more
+            self.loop.call_soon_threadsafe(self.put, ())
 
 
 class EventReader:
