@@ -24,6 +24,10 @@ __all__ = ["RunningServer", "SlowLLM", "answers_meanwhile", "chunks_of", "raw_re
 
 WAIT_SECONDS = 20.0
 
+# Many threads share a client. A pool with limits may close an idle connection that another thread has just taken
+# (httpcore 1.0.9: chosen under the lock, closed after it), which then fails with EBADF.
+_NO_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=None)
+
 
 def wait_until(condition: Callable[[], bool], what: str = "the condition") -> None:
     """Returns when the condition holds; fails the test when it never does."""
@@ -44,7 +48,7 @@ class RunningServer:
         self._thread.start()
         wait_until(lambda: self.server.started or not self._thread.is_alive(), "the server's start")
         self.url = f"http://127.0.0.1:{self.server.port}"
-        self.http = httpx.Client(base_url=self.url, timeout=WAIT_SECONDS)
+        self.http = httpx.Client(base_url=self.url, timeout=WAIT_SECONDS, limits=_NO_LIMITS)
         return self
 
     def __exit__(
