@@ -5,6 +5,7 @@
 
 #include "genai/kernels/attention.h"
 #include "genai/kernels/attention_impl.h"
+#include "genai/kernels/join_avx512.h"
 #include "genai/kernels/tiles_bf16.h"
 #include "genai/kernels/vec_avx512.h"
 
@@ -273,36 +274,14 @@ struct PromptAttention {
   static __m512 larger(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
   static __m512 sum(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
 
-  /// Joins the lanes of each of 16 rows: i and i + 8, then i and i + 4, and so on.
-  template <auto kJoin>
-  static __m512 join_lanes(const float (&lanes)[kSide][kSide]) {
-    __m512 x[kSide];
-#pragma GCC unroll 16
-    for (int r = 0; r < kSide; ++r) x[r] = _mm512_load_ps(lanes[r]);
-#pragma GCC unroll 8
-    for (int r = 0; r < 8; ++r) {
-      x[r] =
-          kJoin(_mm512_shuffle_f32x4(x[2 * r], x[2 * r + 1], 0x44), _mm512_shuffle_f32x4(x[2 * r], x[2 * r + 1], 0xEE));
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r) {
-      x[r] =
-          kJoin(_mm512_shuffle_f32x4(x[2 * r], x[2 * r + 1], 0x88), _mm512_shuffle_f32x4(x[2 * r], x[2 * r + 1], 0xDD));
-    }
-#pragma GCC unroll 2
-    for (int r = 0; r < 2; ++r) {
-      x[r] = kJoin(_mm512_shuffle_ps(x[2 * r], x[2 * r + 1], 0x44), _mm512_shuffle_ps(x[2 * r], x[2 * r + 1], 0xEE));
-    }
-    // Lane 4 i + j has row i + 4 j now.
-    const __m512i rows = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    return _mm512_permutexvar_ps(rows, kJoin(_mm512_shuffle_ps(x[0], x[1], 0x88), _mm512_shuffle_ps(x[0], x[1], 0xDD)));
-  }
-
   template <auto kJoin>
   static void join_rows(const float (&lanes)[2][kSide][kSide], int rows, float* out) {
     for (int row = 0; row < rows; row += kSide) {
       const auto there = static_cast<__mmask16>(rows - row >= kSide ? ~0U : (1U << (rows - row)) - 1);
-      _mm512_mask_storeu_ps(out + row, there, join_lanes<kJoin>(lanes[row / kSide]));
+      __m512 x[kSide];
+#pragma GCC unroll 16
+      for (int r = 0; r < kSide; ++r) x[r] = _mm512_load_ps(lanes[row / kSide][r]);
+      _mm512_mask_storeu_ps(out + row, there, join_lanes<kJoin>(x));
     }
   }
 

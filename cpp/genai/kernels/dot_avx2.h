@@ -24,6 +24,7 @@ struct DotAvx2 {
   static constexpr int kExactRows = 3;
   static constexpr bool kSigned8 = true;
   static constexpr bool kPairs = false;
+  static constexpr bool kQuantizesMany = false;
   static constexpr std::ptrdiff_t kPrefetchBytes = 4096;
 
   static const __m256i* at(const void* p) { return static_cast<const __m256i*>(p); }

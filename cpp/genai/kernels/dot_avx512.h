@@ -1,5 +1,6 @@
 #pragma once
 
+#include "genai/kernels/quantize_avx512.h"
 #include "genai/kernels/vec_avx512.h"
 
 #include <immintrin.h>
@@ -22,6 +23,7 @@ struct DotAvx512 {
   static constexpr int kExactRows = 12;
   static constexpr bool kSigned8 = false;
   static constexpr bool kPairs = false;
+  static constexpr bool kQuantizesMany = true;
   static constexpr std::ptrdiff_t kPrefetchBytes = 4096;
 
   static Ints load(const std::byte* line) { return {_mm512_loadu_si512(line)}; }
@@ -47,6 +49,10 @@ struct DotAvx512 {
     const __m128i narrow = _mm512_cvtepi32_epi8(wide);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(codes), narrow);
     return {_mm512_cvtepi8_epi32(narrow)};
+  }
+  static void quantize_many(const float* x, std::int8_t* codes, std::int64_t stride, float* scales,
+                            std::int32_t* offsets) {
+    quantize_blocks(x, codes, stride, scales, offsets);
   }
 };
 

@@ -24,6 +24,7 @@ struct DotNeon {
   static constexpr int kExactRows = 3;
   static constexpr bool kSigned8 = true;
   static constexpr bool kPairs = kMatrix;
+  static constexpr bool kQuantizesMany = false;
   static constexpr std::ptrdiff_t kPrefetchBytes = 2048;
 
   static Ints load(const std::byte* line) {

@@ -15,13 +15,15 @@ struct DotPlain {
     std::int32_t v[16];
   };
   /// Rows that are computed straight from packed codes; rows of a tile that has both halves of a panel; rows of a
-  /// float32 tile. kPairs: tiles compute two rows and two columns at once, see DotNeon.
+  /// float32 tile. kPairs: tiles compute two rows and two columns at once, see DotNeon. kQuantizesMany: quantize_many
+  /// does what Quantizer does, for 16 blocks of 32.
   static constexpr int kDirectRows = 2;
   static constexpr int kWideRows = 0;
   static constexpr int kTileRows = 2;
   static constexpr int kExactRows = 2;
   static constexpr bool kSigned8 = false;
   static constexpr bool kPairs = false;
+  static constexpr bool kQuantizesMany = false;
   static constexpr std::ptrdiff_t kPrefetchBytes = 0;
 
   template <typename Function>

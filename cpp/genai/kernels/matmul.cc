@@ -6,6 +6,44 @@
 
 namespace genai::kernels {
 
+namespace {
+
+/// Bytes from row to row. An odd number of lines: rows whose distance is a power of two would share cache sets.
+std::int64_t row_stride(const PanelView& shape) {
+  const std::int64_t lines = (shape.depth + 63) / 64;
+  return 64 * (lines | 1);
+}
+
+std::int64_t padded_rows(std::int64_t rows) {
+  return (rows + 15) / 16 * 16;
+}
+
+}  // namespace
+
+std::size_t QuantizedRows::bytes(std::int64_t rows, const PanelView& shape) {
+  const auto step_bytes = static_cast<std::int64_t>(sizeof(float) + sizeof(std::int32_t));
+  return static_cast<std::size_t>(padded_rows(rows) * (row_stride(shape) + shape.steps() * step_bytes));
+}
+
+QuantizedRows QuantizedRows::at(std::byte* memory, std::int64_t rows, const PanelView& shape) {
+  QuantizedRows out;
+  out.padded = padded_rows(rows);
+  out.stride = row_stride(shape);
+  out.codes = reinterpret_cast<std::int8_t*>(memory);
+  out.scales = reinterpret_cast<float*>(memory + out.padded * out.stride);
+  out.offsets = reinterpret_cast<std::int32_t*>(out.scales + out.padded * shape.steps());
+  return out;
+}
+
+void QuantizedRows::clear_padding(std::int64_t rows, const PanelView& shape) const {
+  if (rows % 2 == 0) return;
+  std::fill_n(codes + rows * stride, stride, std::int8_t{0});
+  for (std::int64_t step = 0; step < shape.steps(); ++step) {
+    scales[step * padded + rows] = 0.0F;
+    offsets[step * padded + rows] = 0;
+  }
+}
+
 std::int64_t Bf16Rows::slab_depth(const PanelView& shape) {
   constexpr std::int64_t kMost = 576;
   const std::int64_t unit = shape.unit_depth;

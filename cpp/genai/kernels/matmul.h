@@ -19,6 +19,13 @@ struct QuantizedRows {
   std::int8_t* codes = nullptr;     ///< [padded][stride]
   float* scales = nullptr;          ///< [steps][padded]
   std::int32_t* offsets = nullptr;  ///< [steps][padded]: -8 times the sum of the codes
+
+  /// Memory that `rows` rows of a depth and blocks of this shape take.
+  static std::size_t bytes(std::int64_t rows, const PanelView& shape);
+  /// In so much memory, aligned to 64.
+  static QuantizedRows at(std::byte* memory, std::int64_t rows, const PanelView& shape);
+  /// Makes the row behind an odd last one zero, which is computed where rows are computed in pairs.
+  void clear_padding(std::int64_t rows, const PanelView& shape) const;
 };
 
 /// Rows of activations as bfloat16, in the order in which tiles meet them: [depth / slab][padded / 32][slab / 32][2]
@@ -68,6 +75,9 @@ struct PanelOutput {
   /// Instead of `data`, only from tiles with a gate: Bf16Rows that another product takes, from the first column on.
   std::uint16_t* tiles = nullptr;
   std::int64_t tiles_depth = 0;  ///< of the slab that has the column
+  /// Instead of `data`, for whole panels: rows of another product, from the first row and column on.
+  QuantizedRows quantized;
+  std::int64_t step_depth = 0;  ///< of that product's blocks, at most 32
 };
 
 /// 32 columns that tiles compute together, and where they go: those of a panel, or 16 of it and as many of its gate.

@@ -5,6 +5,7 @@
 
 #include "genai/kernels/matmul.h"
 #include "genai/kernels/matmul_exact_impl.h"
+#include "genai/kernels/quantize_impl.h"
 #include "genai/kernels/rows_impl.h"
 #include "genai/kernels/unrolled.h"
 #include "genai/kernels/vec_element.h"
@@ -29,37 +30,6 @@ struct MatMul {
   using I = typename D::Ints;
   /// A tile has a multiple of so many rows.
   static constexpr int kRowUnit = D::kPairs ? 2 : 1;
-
-  // ---- rows ----
-
-  static void quantize_row(const float* x, std::int64_t steps, std::int64_t step_depth, std::int64_t row,
-                           const QuantizedRows& out) {
-    std::int8_t* const codes = out.codes + row * out.stride;
-    for (std::int64_t step = 0; step < steps; ++step) {
-      const float* const from = x + step * step_depth;
-      V largest = V::zero();
-      V poison = V::zero();  // NaN when there is an infinity or NaN, else 0
-      for (std::int64_t k = 0; k < step_depth; k += kLanes) {
-        const V v = V::load(from + k);
-        largest = V::max(largest, V::max(v, V::zero() - v));
-        poison = V::fma(v, V::zero(), poison);
-      }
-      const float size = largest.largest();
-      constexpr float kMax = std::numeric_limits<float>::max();
-      // Below 127 / kMax the factor would be infinite, and an activation of 0 no number.
-      const float inverse = size > 127.0F / kMax && size <= kMax ? 127.0F / size : 0.0F;
-      std::int8_t* const to = codes + step * step_depth;
-      const V factor = V::set1(inverse);
-      I sum = D::splat(0);
-      for (std::int64_t k = 0; k < step_depth; k += kLanes) {
-        sum = D::add(sum, D::quantize(V::load(from + k) * factor, to + k));
-      }
-      out.scales[step * out.padded + row] = size / 127.0F + poison.sum();
-      out.offsets[step * out.padded + row] = -8 * D::sum(sum);
-    }
-    const std::int64_t end = steps * step_depth;
-    std::memset(codes + end, 0, static_cast<std::size_t>(out.stride - end));
-  }
 
   // ---- int8 ----
 
@@ -428,18 +398,40 @@ struct MatMul {
 
   // ---- results ----
 
+  /// 16 columns of a row, from `at` on.
+  [[gnu::always_inline]] static V finished(const float* result, std::int64_t m, std::int64_t at,
+                                           const PanelOutput& output) {
+    V value = V::load(result + m * kPanelColumns + at) * V::load(output.scale + at);
+    if (output.bias != nullptr) value = value + V::load(output.bias + at);
+    if (output.gate == nullptr) return value;
+    V gate = V::load(output.gate + m * kPanelColumns + at) * V::load(output.gate_scale + at);
+    if (output.gate_bias != nullptr) gate = gate + V::load(output.gate_bias + at);
+    return silu_of(gate) * value;
+  }
+
+  static void store_quantized(const float* result, std::int64_t count, const PanelOutput& output) {
+    alignas(kLine) float values[kLanes * kPanelColumns];
+    QuantizedRows to = output.quantized;
+    for (std::int64_t row = 0; row < count; row += kLanes) {
+      const std::int64_t some = std::min<std::int64_t>(kLanes, count - row);
+      for (std::int64_t m = 0; m < some; ++m) {
+        for (int c = 0; c < kPanelColumns; c += kLanes) {
+          finished(result, row + m, c, output).store(values + m * kPanelColumns + c);
+        }
+      }
+      Quantizer<D>::part(values, some, output.step_depth, to);
+      to.codes += kLanes * to.stride;
+      to.scales += kLanes;
+      to.offsets += kLanes;
+    }
+  }
+
   template <typename T>
   static void store_rows(const float* result, std::int64_t count, const PanelOutput& output) {
     T* to = static_cast<T*>(output.data);
     for (std::int64_t m = 0; m < count; ++m, to += output.stride) {
       for (std::int64_t c = 0; c < output.columns; c += kLanes) {
-        V value = V::load(result + m * kPanelColumns + c) * V::load(output.scale + c);
-        if (output.bias != nullptr) value = value + V::load(output.bias + c);
-        if (output.gate != nullptr) {
-          V gate = V::load(output.gate + m * kPanelColumns + c) * V::load(output.gate_scale + c);
-          if (output.gate_bias != nullptr) gate = gate + V::load(output.gate_bias + c);
-          value = silu_of(gate) * value;
-        }
+        const V value = finished(result, m, c, output);
         if (output.columns - c >= kLanes) {
           value.store(to + c);
         } else {
@@ -452,16 +444,23 @@ struct MatMul {
   }
 
   static void store(const float* result, std::int64_t count, const PanelOutput& output) {
-    if (output.kind == ElementKind::kFloat16) {
+    if (output.quantized.codes != nullptr) {
+      store_quantized(result, count, output);
+    } else if (output.kind == ElementKind::kFloat16) {
       store_rows<Half>(result, count, output);
     } else {
       store_rows<float>(result, count, output);
     }
   }
 
-  static constexpr MatMulKernels kTable = {
-      &Rows<V>::load, &Rows<V>::normalise, &quantize_row, &multiply, &ExactMatMul<D>::multiply_exact, &store, nullptr,
-      nullptr};
+  static constexpr MatMulKernels kTable = {&Rows<V>::load,
+                                           &Rows<V>::normalise,
+                                           &Quantizer<D>::row,
+                                           &multiply,
+                                           &ExactMatMul<D>::multiply_exact,
+                                           &store,
+                                           nullptr,
+                                           nullptr};
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "genai/kernels/matmul_nbits.h"
 
 #include "genai/base/error.h"
+#include "genai/kernels/handed_rows.h"
 #include "genai/kernels/matmul_node.h"
 #include "genai/kernels/matmul_work.h"
 #include "genai/kernels/packed_store.h"
@@ -42,8 +43,7 @@ class MatMulNBits final : public ort::OpKernel {
       bytes_ += part.weights->panel_bytes() * static_cast<std::size_t>(part.panels());
     }
     if (attributes_.swiglu) panels_ = parts_.front().panels();
-    next_shape_.unit_depth = attributes_.tiles_unit;
-    next_shape_.depth = attributes_.columns[0];
+    if (attributes_.handed_block > 0) reader_ = HandedRows::reader(attributes_.columns[0], attributes_.handed_block);
   }
 
   void compute(ort::KernelContext& context) const override {
@@ -61,13 +61,16 @@ class MatMulNBits final : public ort::OpKernel {
       outputs[p] = context.output(p, dims).data;
     }
     const std::int32_t* const prompt_rows = has_tiles_ ? read_prompt_rows(context, rows) : nullptr;
-    const Bf16Rows given = give_tiles(context, prompt_rows, rows);
+    const std::int64_t in_tiles =
+        prompt_rows == nullptr ? 0 : rows - std::count(prompt_rows, prompt_rows + rows, std::int32_t{0});
+    const HandedRows given = give(context, in_tiles, rows - in_tiles);
+    const HandedRows taken = take(context, in_tiles, rows - in_tiles);
     const Source source = read_source(context, a, rows);
     if (rows == 0) return;
     const MatMulWorkPool::Loan work = pool_->take();
     for (const bool bf16 : {false, true}) {
       const std::span<const std::int64_t> chosen = work->choose(prompt_rows, rows, bf16);
-      if (!chosen.empty()) run(context, *work, source, outputs, given, chosen, bf16);
+      if (!chosen.empty()) run(context, *work, source, outputs, given, taken, chosen, bf16);
     }
   }
 
@@ -90,9 +93,9 @@ class MatMulNBits final : public ort::OpKernel {
     int threads;
     bool bf16;
     QuantizedRows quantized;
-    const float* floats;
     Bf16Rows tiles;
-    Bf16Rows given;  ///< for the product behind this one, which takes no other results of prompts; or empty
+    const float* floats;
+    HandedRows given;  ///< for the product behind this one
   };
 
   Source read_source(const ort::KernelContext& context, const ort::KernelTensor& a, std::int64_t rows) const {
@@ -112,32 +115,27 @@ class MatMulNBits final : public ort::OpKernel {
     return source;
   }
 
-  /// Rows of prompts as the product behind this one takes them; empty where it takes the first output.
-  Bf16Rows give_tiles(const ort::KernelContext& context, const std::int32_t* prompt_rows, std::int64_t rows) const {
-    if (attributes_.tiles_unit == 0) return {};
-    const std::int64_t count =
-        prompt_rows == nullptr ? 0 : rows - std::count(prompt_rows, prompt_rows + rows, std::int32_t{0});
-    Bf16Rows given;
-    given.padded = Bf16Rows::padded_rows(count);
-    const std::int64_t bytes = given.padded * next_shape_.depth * static_cast<std::int64_t>(sizeof(std::uint16_t));
-    given.data = reinterpret_cast<std::uint16_t*>(context.output(kTilesOutput, Dims{bytes}).data);
-    if (count > 0) given.clear_padding(count, next_shape_);
+  /// What the product behind this one takes; empty where it takes the first output.
+  HandedRows give(const ort::KernelContext& context, std::int64_t in_tiles, std::int64_t others) const {
+    if (attributes_.handed_block == 0) return {};
+    const std::int64_t bytes = HandedRows::bytes(in_tiles, others, reader_);
+    const HandedRows given = HandedRows::at(context.output(kHandedOutput, Dims{bytes}).data, in_tiles, others, reader_);
+    given.clear_padding(in_tiles, others, reader_);
     return given;
   }
 
-  /// Takes them; false if there are none.
-  bool take_tiles(Call& call, const PanelView& shape) const {
-    const ort::KernelTensor tensor = call.context.input(kTilesPort);
-    if (!tensor.present()) return false;
-    check(!attributes_.normalises, "rows that are normalised do not come in tiles");
-    call.tiles.padded = Bf16Rows::padded_rows(call.rows);
-    const std::int64_t bytes = call.tiles.padded * shape.depth * static_cast<std::int64_t>(sizeof(std::uint16_t));
+  /// What the product before this one gave; empty if it gave nothing.
+  HandedRows take(const ort::KernelContext& context, std::int64_t in_tiles, std::int64_t others) const {
+    const ort::KernelTensor tensor = context.input(kHandedPort);
+    if (!tensor.present()) return {};
+    check(!attributes_.normalises, "rows that are normalised are not handed over");
+    const PanelView shape = parts_.front().panel(0);
+    const std::int64_t bytes = HandedRows::bytes(in_tiles, others, shape);
     if (tensor.dims.num_elements() != bytes) {
-      throw Error(ErrorCode::kInvalidArgument, "MatMulNBits: the tiles must have " + std::to_string(bytes) +
+      throw Error(ErrorCode::kInvalidArgument, "MatMulNBits: the rows handed over must have " + std::to_string(bytes) +
                                                    " bytes; they are " + tensor.dims.text());
     }
-    call.tiles.data = reinterpret_cast<std::uint16_t*>(tensor.data);
-    return true;
+    return HandedRows::at(tensor.data, in_tiles, others, shape);
   }
 
   /// One number for each row; nullptr if there is none, or not one for each (rows of something else than tokens).
@@ -147,15 +145,17 @@ class MatMulNBits final : public ort::OpKernel {
   }
 
   void run(const ort::KernelContext& context, MatMulWork& work, const Source& source,
-           const std::array<std::byte*, kMatMulParts>& outputs, const Bf16Rows& given,
+           const std::array<std::byte*, kMatMulParts>& outputs, const HandedRows& given, const HandedRows& taken,
            std::span<const std::int64_t> chosen, bool bf16) const {
-    Call call{context, work, outputs, chosen, std::ssize(chosen), 1, bf16, {}, nullptr, {}, given};
+    Call call{context,         work,        outputs, chosen, std::ssize(chosen), 1, bf16,
+              taken.quantized, taken.tiles, nullptr, given};
     const double cost = static_cast<double>(bytes_) * static_cast<double>(call.rows + 7) / 8;
     call.threads = cost < kSmallWork ? 1 : max_threads_;
     const std::int64_t results = bf16 ? kTilePanels : attributes_.swiglu ? 2 : 1;
     work.reserve_threads(call.threads, parts_.front().panel(0).depth, results);
-    if (bf16 || call.threads == 1 || has_many_elements(call)) {
-      prepare(call, source);
+    const bool ready = bf16 ? taken.tiles.data != nullptr : taken.quantized.codes != nullptr;
+    if (ready || bf16 || call.threads == 1 || has_many_elements(call)) {
+      if (!ready) prepare(call, source);
       return bf16 ? multiply_in_tiles(call) : multiply(call, [](std::int64_t) { return true; });
     }
     // One thread prepares the few rows, and the others fetch meanwhile what they read first.
@@ -208,7 +208,6 @@ class MatMulNBits final : public ort::OpKernel {
       }
       call.floats = floats = call.work.floats(call.rows, shape.depth);
     } else if (call.bf16) {
-      if (take_tiles(call, shape)) return;
       call.tiles = call.work.bf16(call.rows, shape);
     } else {
       call.quantized = call.work.quantized(call.rows, shape);
@@ -300,7 +299,7 @@ class MatMulNBits final : public ort::OpKernel {
         some.half = static_cast<int>(at % 2);
         if (some.half == 1 && !take_second_half(some.output)) continue;
         some.output.columns = std::min<std::int64_t>(some.output.columns, kLanes);
-        if (call.given.data != nullptr) give_columns(call.given, at * kLanes, some.output);
+        if (call.given.tiles.data != nullptr) call.given.put_into_tiles(at * kLanes, reader_, some.output);
       }
       ++num;
     }
@@ -308,16 +307,6 @@ class MatMulNBits final : public ort::OpKernel {
     const std::span<const std::int64_t> places =
         call.chosen.subspan(static_cast<std::size_t>(piece.first_row), static_cast<std::size_t>(piece.rows));
     kernels_.multiply_bf16({columns.data(), num}, call.tiles, piece.first_row, places, memory.results, memory.scratch);
-  }
-
-  /// Lets 16 columns go to the product behind this one.
-  void give_columns(const Bf16Rows& given, std::int64_t column, PanelOutput& output) const {
-    constexpr std::int64_t kTileDepth = 32;
-    const std::int64_t slab = Bf16Rows::slab_depth(next_shape_);
-    const std::int64_t start = column / slab * slab;
-    output.tiles_depth = std::min(slab, next_shape_.depth - start);
-    output.tiles = given.group(start, output.tiles_depth, 0) +
-                   (column - start) / kTileDepth * kTileDepth * Bf16Rows::kGroup + column % kTileDepth;
   }
 
   /// Leaves the last 16 columns of a panel; false if it has none.
@@ -376,6 +365,11 @@ class MatMulNBits final : public ort::OpKernel {
   void store(const Call& call, const Place& place, const float* result, const float* gate, std::int64_t first_row,
              std::int64_t count) const {
     PanelOutput output = output_of(call, place);
+    if (call.given.quantized.codes != nullptr) {
+      output.gate = gate;
+      call.given.put_quantized(first_row, place.panel * kPanelColumns, reader_, output);
+      return kernels_.store(result, count, output);
+    }
     auto* const to = static_cast<std::byte*>(output.data);
     // Neighbours in A are stored in one go.
     for (std::int64_t row = 0, next = 0; row < count; row = next) {
@@ -394,7 +388,7 @@ class MatMulNBits final : public ort::OpKernel {
   bool has_tiles_ = !attributes_.exact && kernels_.multiply_bf16 != nullptr && allows_prompt_bf16();
   std::vector<float> norm_weight_;
   std::vector<MatMulPart> parts_;
-  PanelView next_shape_;     ///< depth and unit of the product behind this one, if that takes tiles
+  PanelView reader_;         ///< shape of the product behind this one, if it takes rows as that gives them
   std::int64_t panels_ = 0;  ///< of all parts; with swiglu of one
   std::size_t bytes_ = 0;
   int max_threads_ = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));

@@ -3,6 +3,7 @@
 #include "genai/base/error.h"
 #include "genai/kernels/vec_element.h"
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <utility>
@@ -30,11 +31,11 @@ std::vector<float> read_floats(const ort::KernelTensor& tensor, ElementKind io, 
   return values;
 }
 
-void check_tiles(const MatMulAttributes& a, const ort::KernelInfo& info) {
-  if (a.tiles_unit == 0) return;
-  if (!a.swiglu || a.exact || a.tiles_unit < kChunkDepth || a.tiles_unit % kChunkDepth != 0 ||
-      a.columns[0] % a.tiles_unit != 0) {
-    refuse(info, "tiles_unit needs swiglu, accuracy_level 4, and N of whole units of 32 or more");
+void check_handed(const MatMulAttributes& a, const ort::KernelInfo& info) {
+  if (a.handed_block == 0) return;
+  const bool is_block = a.handed_block == 16 || (a.handed_block > 0 && a.handed_block % kChunkDepth == 0);
+  if (!a.swiglu || a.exact || !is_block || a.columns[0] % std::max(a.handed_block, kChunkDepth) != 0) {
+    refuse(info, "handed_block needs swiglu, accuracy_level 4, and N of whole blocks of 16 or a multiple of 32");
   }
 }
 
@@ -93,7 +94,7 @@ MatMulAttributes MatMulAttributes::read(const ort::KernelInfo& info) {
   a.first = {info.integer("b_first", 0), info.integer("b_first_1", 0), info.integer("b_first_2", 0)};
   a.exact = info.integer("accuracy_level", 0) != kInt8Activations;
   a.swiglu = info.integer("swiglu", 0) != 0;
-  a.tiles_unit = info.integer("tiles_unit", 0);
+  a.handed_block = info.integer("handed_block", 0);
   a.norm_epsilon = info.number("norm_epsilon", -1.0F);
   a.normalises = a.norm_epsilon >= 0.0F;
   a.has_skip = info.integer("norm_skip", 0) != 0;
@@ -103,7 +104,7 @@ MatMulAttributes MatMulAttributes::read(const ort::KernelInfo& info) {
     refuse(info, "swiglu needs two matrices with the same N");
   }
   if (a.has_skip && !a.normalises) refuse(info, "norm_skip needs norm_epsilon");
-  check_tiles(a, info);
+  check_handed(a, info);
   return a;
 }
 

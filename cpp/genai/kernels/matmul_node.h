@@ -21,12 +21,12 @@ constexpr std::size_t kMatMulPartPorts = 4;
 /// Inputs behind those of the parts.
 enum MatMulPort : std::size_t {
   kPromptRowsPort = 1 + kMatMulParts * kMatMulPartPorts,
-  kTilesPort,
+  kHandedPort,
   kNormWeightPort,
   kSkipPort,
 };
 /// Outputs behind those of the parts.
-enum MatMulOutput : std::size_t { kTilesOutput = kMatMulParts, kSumOutput };
+enum MatMulOutput : std::size_t { kHandedOutput = kMatMulParts, kSumOutput };
 
 struct MatMulAttributes {
   std::int64_t depth = 0;
@@ -39,7 +39,7 @@ struct MatMulAttributes {
   std::array<std::int64_t, kMatMulParts> first{};
   bool exact = false;
   bool swiglu = false;
-  std::int64_t tiles_unit = 0;
+  std::int64_t handed_block = 0;
   bool normalises = false;
   float norm_epsilon = 0.0F;
   bool has_skip = false;

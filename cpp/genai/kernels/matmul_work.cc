@@ -19,25 +19,8 @@ std::span<const std::int64_t> MatMulWork::choose(const std::int32_t* prompt_rows
 }
 
 QuantizedRows MatMulWork::quantized(std::int64_t rows, const PanelView& shape) {
-  QuantizedRows out;
-  out.padded = (rows + 15) / 16 * 16;
-  // An odd number of lines: rows whose distance is a power of two would share cache sets.
-  const std::int64_t row_lines = (shape.depth + 63) / 64;
-  out.stride = 64 * (row_lines | 1);
-  const auto padded = static_cast<std::size_t>(out.padded);
-  const auto steps = static_cast<std::size_t>(shape.steps());
-  out.codes = reinterpret_cast<std::int8_t*>(grow(codes_, padded * static_cast<std::size_t>(out.stride)));
-  out.scales = reinterpret_cast<float*>(grow(scales_, padded * steps * sizeof(float)));
-  out.offsets = reinterpret_cast<std::int32_t*>(grow(offsets_, padded * steps * sizeof(std::int32_t)));
-  // Where rows are computed in pairs, the row behind an odd last one is, too, and not used.
-  if (rows % 2 == 1) {
-    const std::int64_t row = rows;
-    std::fill_n(out.codes + row * out.stride, out.stride, std::int8_t{0});
-    for (std::int64_t step = 0; step < shape.steps(); ++step) {
-      out.scales[step * out.padded + row] = 0.0F;
-      out.offsets[step * out.padded + row] = 0;
-    }
-  }
+  const QuantizedRows out = QuantizedRows::at(grow(codes_, QuantizedRows::bytes(rows, shape)), rows, shape);
+  out.clear_padding(rows, shape);
   return out;
 }
 

@@ -59,8 +59,6 @@ class MatMulWork {
   std::vector<std::int64_t> chosen_;
   std::vector<Piece> pieces_;
   std::vector<Line> codes_;
-  std::vector<Line> scales_;
-  std::vector<Line> offsets_;
   std::vector<Line> floats_;
   std::vector<std::unique_ptr<std::vector<Line>>> threads_;
   std::size_t row_floats_ = 0;

@@ -32,12 +32,12 @@ __all__ = ["native_products", "operator_counts"]
 _LEAST_IR = 4
 """First version in which weights need not be listed among the inputs."""
 _MAX_PROBLEMS = 8
-_TILE_DEPTH = 32
+_CHUNK_DEPTH = 32
 _PROMPT_ROWS = "genai.prompt_rows"
 _PROMPT_ROWS_PLACES = {"MatMulNBits": 13, "PagedAttention": 17}
 """Which input of our operators says which rows are of prompts."""
-_TILES_INPUT, _NORM_WEIGHT_INPUT, _SKIP_INPUT = 14, 15, 16
-_TILES_OUTPUT, _SUM_OUTPUT = 3, 4
+_HANDED_INPUT, _NORM_WEIGHT_INPUT, _SKIP_INPUT = 14, 15, 16
+_HANDED_OUTPUT, _SUM_OUTPUT = 3, 4
 
 
 def native_products(
@@ -207,7 +207,7 @@ def _mark_prompts(graph: onnx.GraphProto, rows: InputPort | None) -> bool:
 
 
 def _hand_over(graph: onnx.GraphProto, marked: Sequence[onnx.NodeProto]) -> None:
-    """Lets silu(gate) * up of prompts reach the product that alone reads it in tiles, not as rows in memory."""
+    """Lets silu(gate) * up reach the product that alone reads it in the form that it multiplies, not as numbers."""
     uses = Counter(name for node in nodes_of(graph) for name in node.input)
     uses.update(output.name for output in graph.output)
     readers = {node.input[0]: node for node in marked if not {"N_1", "norm_epsilon"} & attributes_of(node).keys()}
@@ -217,13 +217,12 @@ def _hand_over(graph: onnx.GraphProto, marked: Sequence[onnx.NodeProto]) -> None
         if not given.get("swiglu") or reader is None or uses[node.output[0]] != 1:
             continue
         block = attributes_of(reader)["block_size"]
-        unit = max(_TILE_DEPTH, block)
-        if not block or given["N"] % unit:
+        if not block or given["N"] % max(_CHUNK_DEPTH, block):
             continue
-        tiles = f"{node.output[0]}.tiles"
-        _put(node.output, _TILES_OUTPUT, tiles)
-        node.attribute.append(helper.make_attribute("tiles_unit", unit))
-        _put(reader.input, _TILES_INPUT, tiles)
+        handed = f"{node.output[0]}.handed"
+        _put(node.output, _HANDED_OUTPUT, handed)
+        node.attribute.append(helper.make_attribute("handed_block", block))
+        _put(reader.input, _HANDED_INPUT, handed)
 
 
 def _put(names: MutableSequence[str], place: int, name: str) -> None:

@@ -1,4 +1,4 @@
-"""genai.runtime::MatMulNBits with swiglu that gives its rows of prompts to the next product in the order of tiles."""
+"""genai.runtime::MatMulNBits with swiglu that gives its rows to the next product in the form that it multiplies."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from tests.kernels.test_matmul_nbits import rows_of
 DOMAIN = "genai.runtime"
 
 
-def session(
-    gate: Quantized, up: Quantized, down: Quantized, unit: int, threads: int = 2
-) -> onnxruntime.InferenceSession:
-    """silu(a gate) * (a up), times down; ``unit`` 0 passes all rows as numbers."""
+def session(gate: Quantized, up: Quantized, down: Quantized, block: int) -> onnxruntime.InferenceSession:
+    """silu(a gate) * (a up), times down; ``block`` 0 passes all rows as numbers."""
     initializers = []
 
     def constants(part: Quantized, name: str) -> list[str]:
@@ -33,11 +31,11 @@ def session(
         return found | {"b_layout": part.layout, "b_signed": int(part.signed)}
 
     first = ["a", *constants(gate, "gate"), *constants(up, "up"), *[""] * 4, "rows"]
-    second = ["h", *constants(down, "down"), *[""] * 8, "rows", *(["tiles"] if unit else [])]
-    more = {"N_1": up.n, "swiglu": 1} | ({"tiles_unit": unit} if unit else {})
+    second = ["h", *constants(down, "down"), *[""] * 8, "rows", *(["handed"] if block else [])]
+    more = {"N_1": up.n, "swiglu": 1} | ({"handed_block": block} if block else {})
     nodes = [
         helper.make_node(
-            "MatMulNBits", first, ["h", "", "", "tiles"] if unit else ["h"], domain=DOMAIN, **attributes(gate), **more
+            "MatMulNBits", first, ["h", "", "", "handed"] if block else ["h"], domain=DOMAIN, **attributes(gate), **more
         ),
         helper.make_node("MatMulNBits", second, ["y"], domain=DOMAIN, **attributes(down)),
     ]
@@ -80,10 +78,18 @@ def test_rows_have_the_bits_that_they_have_without(
     given = {"a": rows, "rows": marks}
 
     wanted = session(*parts, 0).run(None, given)[0]
-    found = session(*parts, max(32, block_size)).run(None, given)[0]
+    found = session(*parts, block_size).run(None, given)[0]
 
     assert np.isfinite(wanted).all()
     np.testing.assert_array_equal(found, wanted)
+
+
+def test_each_instruction_set_keeps_the_bits(any_isa: str) -> None:
+    for inner, block_size in ((640, 32), (640, 16), (640, 128)):
+        parts = matrices(96, inner, block_size)
+        given = {"a": rows_of(33, 96), "rows": np.arange(33, dtype=np.int32) % 2}
+        wanted = session(*parts, 0).run(None, given)[0]
+        np.testing.assert_array_equal(session(*parts, block_size).run(None, given)[0], wanted)
 
 
 def test_no_rows_give_none() -> None:
@@ -93,7 +99,14 @@ def test_no_rows_give_none() -> None:
     assert found.shape == (0, 64)
 
 
-@pytest.mark.parametrize("unit", [16, 48, 64])
-def test_units_that_do_not_fit_are_refused(unit: int) -> None:
-    with pytest.raises(Exception, match="tiles_unit needs swiglu, accuracy_level 4, and N of whole units"):
-        session(*matrices(64, 96, 32), unit)
+@pytest.mark.parametrize("block", [-32, 8, 48, 64])
+def test_blocks_that_do_not_fit_are_refused(block: int) -> None:
+    with pytest.raises(Exception, match="handed_block needs swiglu, accuracy_level 4, and N of whole blocks"):
+        session(*matrices(64, 96, 32), block)
+
+
+@pytest.mark.parametrize("block", [16, 64])
+def test_rows_for_other_blocks_are_refused(block: int) -> None:
+    given = {"a": np.zeros((1, 64), np.float32), "rows": np.zeros(1, np.int32)}
+    with pytest.raises(Exception, match="the rows handed over must have"):
+        session(*matrices(64, 128, 32), block).run(None, given)
