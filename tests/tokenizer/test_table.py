@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -97,6 +98,25 @@ def test_table_given_a_hole_in_the_ids_has_an_empty_special_there() -> None:
     table = Tokenizer(word_level(), config={}).token_table()
 
     assert (table.bytes[18], table.kinds[18]) == (b"", TokenKind.SPECIAL)
+
+
+def test_table_given_tokens_of_no_byte_writes_them_as_they_are() -> None:
+    texts = ["a", "\u0120b", "c\ufffed", "\n", "\uffff", "\u0120", "\u00e9", " "]
+    model = {"type": "BPE", "vocab": {text: index for index, text in enumerate(texts)}, "merges": []}
+    decoder = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    source = {"version": "1.0", "added_tokens": [], "decoder": decoder, "model": model}
+
+    table = Tokenizer(json.dumps(source), config={}).token_table()
+
+    # A character of the alphabet is its byte; a token with another one is its UTF-8.
+    wanted = [b"a", b" b", "c\ufffed".encode(), b"\n", "\uffff".encode(), b" ", b"\xe9", b" "]
+    assert list(table.bytes) == wanted
+
+
+def test_table_is_the_same_each_time() -> None:
+    tokenizer = Tokenizer(word_level(), config={})
+
+    assert tokenizer.token_table() == tokenizer.token_table()
 
 
 def test_table_given_metaspace_that_drops_marks_at_the_start_lists_only_the_unusual_tokens() -> None:

@@ -78,8 +78,9 @@ class Tokenizer:
         self._tokenizer = _load(source.encode("utf-8") if isinstance(source, str) else source, name)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        vocab = self._tokenizer.get_vocab(with_added_tokens=True)
-        self._vocab_size = max(vocab.values(), default=-1) + 1
+        tokens = _tokens_by_id(self._tokenizer)
+        self._vocab_size = len(tokens)
+        self._tokens: list[str | None] | None = tokens  # until the first table is made of them
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token.content: token_id for token_id, token in sorted(added.items())}
         self._special = {text: token_id for text, token_id in self._added.items() if added[token_id].special}
@@ -333,7 +334,8 @@ class Tokenizer:
 
     def token_table(self) -> TokenTableData:
         """The text of every token, for the C++ detokenizer. Made anew at each call: O(vocabulary)."""
-        tokens = [self.id_to_token(token_id) for token_id in range(self._vocab_size)]
+        tokens = self._tokens or _tokens_by_id(self._tokenizer)
+        self._tokens = None
         decoder = self._tokenizer.decoder
         # Pickling state is the only way to the decoder's JSON that does not write out the whole vocabulary.
         description = None if decoder is None else json.loads(decoder.__getstate__())
@@ -364,6 +366,18 @@ def _check_text(text: object) -> None:
             f"text has the lone surrogate {text[error.start]!a} at character {error.start}; allowed: text that "
             "UTF-8 can hold; remove it or replace it by U+FFFD"
         ) from error
+
+
+def _tokens_by_id(tokenizer: tokenizers.Tokenizer) -> list[str | None]:
+    """The vocabulary, as long as its highest id + 1; None for ids that do not exist."""
+    tokens: list[str | None] = list(map(tokenizer.id_to_token, range(tokenizer.get_vocab_size(with_added_tokens=True))))
+    if None not in tokens:
+        return tokens
+    vocab = tokenizer.get_vocab(with_added_tokens=True)
+    tokens = [None] * (max(vocab.values(), default=-1) + 1)
+    for token, token_id in vocab.items():
+        tokens[token_id] = token
+    return tokens
 
 
 def _surroundings(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
