@@ -154,18 +154,24 @@ struct MatMul {
     }
   }
 
-  /// kRows rows straight from the packed codes; not for blocks of 16.
+  /// kRows rows straight from the packed codes; not for blocks of 16. Sums that leave no registers stay in out.
   template <int kBits, int kRows>
   static void direct(const PanelView& w, const QuantizedRows& x, std::int64_t row, float* out) {
+    constexpr bool kInMemory = kRows > D::kDirectRows;
     constexpr int kHalfCount = D::kWideRows > 0 || kRows <= D::kDirectRows / 2 ? 2 : 1;
     constexpr std::int64_t kHalfBytes = (kBits == 4 ? 4 : 8) * kLine;
     const std::int64_t chunks = w.unit_depth / kChunkDepth;
+    if constexpr (kInMemory) std::fill_n(out, kRows * kPanelColumns, 0.0F);
     for (int first = 0; first < kHalves; first += kHalfCount) {
       const int column = first * kLanes;
       V sums[kHalfCount][kRows];
-      unrolled<kHalfCount>([&](auto h) __attribute__((always_inline)) {
-        unrolled<kRows>([&](auto m) __attribute__((always_inline)) { sums[h][m] = V::zero(); });
-      });
+      const auto each = [](const auto& body) __attribute__((always_inline)) {
+        if constexpr (kInMemory) return;
+        unrolled<kHalfCount>([&](auto h) __attribute__((always_inline)) {
+          unrolled<kRows>([&](auto m) __attribute__((always_inline)) { body(h, m); });
+        });
+      };
+      each([&](auto h, auto m) __attribute__((always_inline)) { sums[h][m] = V::zero(); });
       for (std::int64_t unit = 0; unit < w.units; ++unit) {
         const std::byte* const lines = w.data + static_cast<std::size_t>(unit) * w.unit_bytes;
         for (std::size_t at = 0; at < w.unit_bytes; at += kLine) V::prefetch(lines + D::kPrefetchBytes + at);
@@ -179,40 +185,19 @@ struct MatMul {
         const auto* const scales = reinterpret_cast<const Half*>(lines + chunks * kHalves * kHalfBytes) + column;
         const std::int8_t* const zeros =
             w.zero_points == nullptr ? nullptr : w.zero_points + unit * kPanelColumns + column;
-        finish_step(x, unit, row, scales, zeros, dots, to_registers(sums));
+        if constexpr (kInMemory) {
+          __asm__ volatile("" ::: "memory");  // else the compiler moves the sums to registers, and those to the stack
+          finish_step(x, unit, row, scales, zeros, dots,
+                      [out](int h, int m, V value, V factor) __attribute__((always_inline)) {
+                        float* const sum = out + m * kPanelColumns + h * kLanes;
+                        V::fma(value, factor, V::load(sum)).store(sum);
+                      });
+        } else {
+          finish_step(x, unit, row, scales, zeros, dots, to_registers(sums));
+        }
       }
-      unrolled<kHalfCount>([&](auto h) __attribute__((always_inline)) {
-        unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
-          sums[h][m].store(out + m * kPanelColumns + column + h * kLanes);
-        });
-      });
-    }
-  }
-
-  /// As direct, for rows whose sums leave no registers for both halves: they stay in out.
-  template <int kBits, int kRows>
-  static void wide(const PanelView& w, const QuantizedRows& x, std::int64_t row, float* out) {
-    constexpr std::int64_t kHalfBytes = (kBits == 4 ? 4 : 8) * kLine;
-    const std::int64_t chunks = w.unit_depth / kChunkDepth;
-    std::fill_n(out, kRows * kPanelColumns, 0.0F);
-    for (std::int64_t unit = 0; unit < w.units; ++unit) {
-      const std::byte* const lines = w.data + static_cast<std::size_t>(unit) * w.unit_bytes;
-      for (std::size_t at = 0; at < w.unit_bytes; at += kLine) V::prefetch(lines + D::kPrefetchBytes + at);
-      const std::int8_t* const codes = x.codes + row * x.stride + unit * w.unit_depth;
-      I dots[kHalves][kRows];
-      start_step<kBits>(x, unit, row, dots);
-      for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-        add_chunk<kBits, false, -1>(lines + chunk * kHalves * kHalfBytes, kHalfBytes, codes + chunk * kChunkDepth,
-                                    x.stride, dots);
-      }
-      const auto* const scales = reinterpret_cast<const Half*>(lines + chunks * kHalves * kHalfBytes);
-      const std::int8_t* const zeros = w.zero_points == nullptr ? nullptr : w.zero_points + unit * kPanelColumns;
-      __asm__ volatile("" ::: "memory");  // else the compiler moves the sums to registers, and those to the stack
-      finish_step(x, unit, row, scales, zeros, dots,
-                  [out](int h, int m, V value, V factor) __attribute__((always_inline)) {
-                    float* const sum = out + m * kPanelColumns + h * kLanes;
-                    V::fma(value, factor, V::load(sum)).store(sum);
-                  });
+      each([&](auto h, auto m)
+               __attribute__((always_inline)) { sums[h][m].store(out + m * kPanelColumns + column + h * kLanes); });
     }
   }
 
@@ -338,19 +323,13 @@ struct MatMul {
   static constexpr std::array<Direct, sizeof...(kIndex)> directs(std::index_sequence<kIndex...>) {
     return {&direct<kBits, static_cast<int>(kIndex) + 1>...};
   }
-  template <int kBits, std::size_t... kIndex>
-  static constexpr std::array<Direct, sizeof...(kIndex)> wides(std::index_sequence<kIndex...>) {
-    return {&wide<kBits, static_cast<int>(kIndex) + 1>...};
-  }
   template <int kBits, bool kBlock16, std::size_t... kIndex>
   static constexpr std::array<Tile, sizeof...(kIndex)> tiles(std::index_sequence<kIndex...>) {
     return {&tile<kBits, kBlock16, (static_cast<int>(kIndex) + 1) * kRowUnit>...};
   }
-  static constexpr auto kDirectIndex = std::make_index_sequence<D::kDirectRows>();
+  static constexpr auto kDirectIndex = std::make_index_sequence<std::max(D::kDirectRows, D::kWideRows)>();
   static constexpr auto kTileIndex = std::make_index_sequence<D::kTileRows / kRowUnit>();
   static constexpr std::array kDirects = {directs<4>(kDirectIndex), directs<8>(kDirectIndex)};
-  static constexpr auto kWideIndex = std::make_index_sequence<D::kWideRows>();
-  static constexpr std::array kWides = {wides<4>(kWideIndex), wides<8>(kWideIndex)};
   static constexpr std::array kTiles = {std::array{tiles<4, false>(kTileIndex), tiles<4, true>(kTileIndex)},
                                         std::array{tiles<8, false>(kTileIndex), tiles<8, true>(kTileIndex)}};
 
@@ -377,7 +356,7 @@ struct MatMul {
     if constexpr (D::kWideRows > 0) {
       if (count <= kMostWideRows && !block16) {
         return in_portions(count, D::kWideRows, [&](std::int64_t row, std::int64_t some) {
-          kWides[bits][static_cast<std::size_t>(some - 1)](w, x, first + row, out + row * kPanelColumns);
+          kDirects[bits][static_cast<std::size_t>(some - 1)](w, x, first + row, out + row * kPanelColumns);
         });
       }
     }
