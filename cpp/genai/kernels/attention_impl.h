@@ -77,6 +77,13 @@ struct Attention : AttentionRows<V> {
 
   // ---- one range ----
 
+  /// Whether a tile waits for the second-level cache as well, so that what it meets next is fetched into the first
+  /// level: fewer rows wait for memory alone.
+  template <int kRows>
+  static constexpr bool kFetchesNear = kRows >= 4 && kRows <= kWaitingRows && requires(const void* p) {
+    V::prefetch_near(p);
+  };
+
   /// Vectors in a cache line.
   template <typename TC>
   static constexpr int kLine = 4 / static_cast<int>(sizeof(TC));
@@ -102,25 +109,39 @@ struct Attention : AttentionRows<V> {
         ahead[stream].from += (group - step.first) / kColumns * head_dim / kTurns * ahead[stream].stride;
       }
     }
-    for (int d = 0; d < head_dim; ++d) {
-      const std::ptrdiff_t at = d * view.key_stride;
-      V key[kColumns];
+    const auto meet = [&](int first, int last, const Fetch<TC>(&near)[kColumns]) __attribute__((always_inline)) {
+      for (int d = first; d < last; ++d) {
+        const std::ptrdiff_t at = d * view.key_stride;
+        V key[kColumns];
 #pragma GCC unroll 16
-      for (int c = 0; c < kColumns; ++c) {
-        key[c] = V::load(keys[c] + at);
-        if constexpr (kRows <= kWaitingRows) {
-          const int turn = d / kTurns;
-          const Fetch<TC>& fetch = ahead[d % kTurns * kColumns + c];
-          if (turn % kLine<TC> == 0) V::prefetch(fetch.from + turn * fetch.stride);
+        for (int c = 0; c < kColumns; ++c) {
+          key[c] = V::load(keys[c] + at);
+          if constexpr (kRows <= kWaitingRows) {
+            const int turn = d / kTurns;
+            const Fetch<TC>& fetch = ahead[d % kTurns * kColumns + c];
+            if (turn % kLine<TC> == 0) V::prefetch(fetch.from + turn * fetch.stride);
+          }
+          if constexpr (kFetchesNear<kRows>) {
+            if (d % kLine<TC> == 0) V::prefetch_near(near[c].from + (d - first) * near[c].stride);
+          }
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          const V query = V::set1(packed[d * V::kMaxRows + r]);
+#pragma GCC unroll 16
+          for (int c = 0; c < kColumns; ++c) sums[r][c] = V::fma(query, key[c], sums[r][c]);
         }
       }
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        const V query = V::set1(packed[d * V::kMaxRows + r]);
-#pragma GCC unroll 16
-        for (int c = 0; c < kColumns; ++c) sums[r][c] = V::fma(query, key[c], sums[r][c]);
-      }
+    };
+    // The first half of the dimensions fetches the second one, which fetches what is met next.
+    const int half = kFetchesNear<kRows> ? head_dim / 2 : 0;
+    Fetch<TC> near[kColumns];
+    if constexpr (kFetchesNear<kRows>) {
+      for (int c = 0; c < kColumns; ++c) near[c] = {keys[c] + half * view.key_stride, view.key_stride};
+      meet(0, half, near);
+      for (int c = 0; c < kColumns; ++c) near[c] = near_keys<kColumns>(view, group, half, c);
     }
+    meet(half, head_dim, near);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
@@ -146,6 +167,8 @@ struct Attention : AttentionRows<V> {
   template <int kRows, int kColumns, bool kPart, int kFetchFrom = 0, int kFetchTo = kColumns, typename TC>
   static void weigh_tile(const float* weights, const RangeView<TC>& view, Step step, int value_dim, int column,
                          float* out) {
+    // Weights are operands in memory where sums and a row of values take all 32 registers.
+    constexpr bool kFillsRegisters = (kRows + 1) * kColumns == 32;
     const std::ptrdiff_t padded = (value_dim + 15) / 16 * 16;
     V sums[kRows][kColumns];
 #pragma GCC unroll 16
@@ -164,16 +187,37 @@ struct Attention : AttentionRows<V> {
 #pragma GCC unroll 16
         for (int c = 0; c < kColumns; ++c) ahead[c] = fetch_of(view, step, group, column / 16 + c);
       }
+      Fetch<TC> near[kColumns];
+      if constexpr (kFetchesNear<kRows>) {
+#pragma GCC unroll 16
+        for (int c = 0; c < kColumns; ++c) near[c] = near_values<kColumns>(view, step, group, value_dim, column, c);
+      }
       for (int i = 0; i < count; ++i) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(i) * value_dim;
         V value[kColumns];
-#pragma GCC unroll 16
-        for (int c = 0; c < kColumns; ++c) {
+        const auto load = [&](int c) __attribute__((always_inline)) {
           value[c] = kPart ? load_part(values + at, value_dim - column) : V::load(values + at + c * 16);
           if constexpr (kRows <= kWaitingRows) {
             if (c >= kFetchFrom && c < kFetchTo && i % kLine<TC> == 0) V::prefetch(ahead[c].from + i * ahead[c].stride);
           }
+          if constexpr (kFetchesNear<kRows>) {
+            if (c % kLine<TC> == 0) V::prefetch_near(near[c].from + i * near[c].stride);
+          }
+        };
+        if constexpr (kFillsRegisters) {
+#pragma GCC unroll 16
+          for (int c = 0; c < kColumns; ++c) {
+            load(c);
+#pragma GCC unroll 16
+            for (int r = 0; r < kRows; ++r) {
+              sums[r][c] = V::fma(V::set1(weight[r * kScoreStride + i]), value[c], sums[r][c]);
+            }
+            asm volatile("" ::: "memory");  // else the compiler keeps weights, and has no registers for them
+          }
+          continue;
         }
+#pragma GCC unroll 16
+        for (int c = 0; c < kColumns; ++c) load(c);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
           const V w = V::set1(weight[r * kScoreStride + i]);
@@ -205,12 +249,17 @@ struct Attention : AttentionRows<V> {
     // computed in halves: the second one has its values in the first-level cache, and each fetches half.
     constexpr int kHalf = (kRows + 1) / 2;
     constexpr int kWide = V::columns(kHalf);
-    constexpr bool kInHalves = kRows <= kWaitingRows && kColumns < kStep && kWide == kStep;
+    constexpr bool kIsWide = kRows <= kWaitingRows && kColumns < kStep && kWide == kStep;
+    constexpr bool kAtOnce = kFetchesNear<kRows> && (kRows + 1) * kWide <= 32;
     Step step{view.first, view.first};
     do {
       step = {step.last, kRows <= kWaitingRows ? std::min(step.last + kStep, view.last) : view.last};
       int column = 0;
-      if constexpr (kInHalves) {
+      if constexpr (kIsWide && kAtOnce) {
+        for (; column + kWide * 16 <= value_dim; column += kWide * 16) {
+          weigh_tile<kRows, kWide, false>(weights, view, step, value_dim, column, out);
+        }
+      } else if constexpr (kIsWide) {
         const std::ptrdiff_t padded = (value_dim + 15) / 16 * 16;
         for (; column + kWide * 16 <= value_dim; column += kWide * 16) {
           weigh_tile<kHalf, kWide, false, 0, kWide / 2>(weights, view, step, value_dim, column, out);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <type_traits>
 
 namespace genai::kernels {
@@ -46,6 +47,7 @@ struct RangeView {
   const float* value_scales[kGroups];
   Fetch<TC> after_keys[kGroups];    ///< while the keys of a group are met
   Fetch<TC> after_values[kGroups];  ///< while the values are
+  Fetch<TC> next_keys[kStep];       ///< the first keys of what is computed next, or keys that are in cache
 };
 
 /// Calls body(group, number of its block of the tile's head, key's place in the block) for groups first..last - 1 of
@@ -80,22 +82,42 @@ KeysOfRange keys_of(const AttentionShape& shape, const TileRange& at) {
   return {end, std::min(last, begin / kGroupKeys), last};
 }
 
-/// Says what is fetched kStep groups ahead. next_keys: the first kStep groups of keys that follow, or nothing.
+/// Says what is fetched kStep groups ahead.
 template <typename TC>
-void plan_fetches(RangeView<TC>& view, const Fetch<TC> (&next_keys)[kStep]) {
+void plan_fetches(RangeView<TC>& view) {
   const int count = view.last - view.first;
   for (int i = 0; i < 2 * count; ++i) {
     const int then = i + kStep;
-    Fetch<TC> fetch{view.keys[view.first]};
+    Fetch<TC> fetch;
     if (then < count) {
       fetch = {view.keys[view.first + then], view.key_stride};
     } else if (then < 2 * count) {
       fetch = {view.values[view.first + then - count], kGroupKeys};
-    } else if (then - 2 * count < kStep && next_keys[then - 2 * count].from != nullptr) {
-      fetch = next_keys[then - 2 * count];
+    } else {
+      fetch = view.next_keys[std::min(then - 2 * count, kStep - 1)];
     }
     (i < count ? view.after_keys[view.first + i] : view.after_values[view.first + i - count]) = fetch;
   }
+}
+
+/// The `c`-th of the kColumns streams of 16 keys or values that are met after those of `group` and its neighbours.
+template <int kColumns, typename TC>
+Fetch<TC> near_keys(const RangeView<TC>& view, int group, int half_dim, int c) {
+  const int then = group + kColumns + c;
+  if (then < view.last) return {view.keys[then], view.key_stride};
+  // The values of a group are two streams.
+  return {view.values[std::min(view.first + c / 2, view.last - 1)] + c % 2 * half_dim * kGroupKeys, kGroupKeys};
+}
+
+/// Of the values that are weighed after those of `group` from `column` on, kColumns * 16 of a row: 16 of them from
+/// c * 16 on.
+template <int kColumns, typename TC>
+Fetch<TC> near_values(const RangeView<TC>& view, Step step, int group, int value_dim, int column, int c) {
+  const int behind = column + kColumns * kGroupKeys;
+  if (group + 1 < step.last) return {view.values[group + 1] + column + c * kGroupKeys, value_dim};
+  if (behind < value_dim) return {view.values[step.first] + behind + c * kGroupKeys, value_dim};
+  if (step.last < view.last) return {view.values[step.last] + c * kGroupKeys, value_dim};
+  return view.next_keys[c];
 }
 
 /// next: what is computed after it.
@@ -120,16 +142,16 @@ RangeView<TC> view_range(const AttentionShape& shape, const AttentionTensors& te
       view.value_scales[g] = tensors.value_scale + slot;
     }
   });
-  Fetch<TC> next_keys[kStep];
+  std::fill(std::begin(view.next_keys), std::end(view.next_keys), Fetch<TC>{view.keys[view.first]});
   if (next.tile != nullptr) {
     const KeysOfRange ahead = keys_of(shape, next);
     const int count = std::min(kStep, ahead.last_group - ahead.first_group);
     for_groups(shape, next, ahead.first_group, ahead.first_group + count,
                [&](int g, std::int64_t block_head, std::int64_t offset) {
-                 next_keys[g - ahead.first_group] = {keys_at(block_head, offset), shape.block_size};
+                 view.next_keys[g - ahead.first_group] = {keys_at(block_head, offset), shape.block_size};
                });
   }
-  plan_fetches(view, next_keys);
+  plan_fetches(view);
   return view;
 }
 

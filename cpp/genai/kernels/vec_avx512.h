@@ -8,7 +8,7 @@ namespace genai::kernels {
 namespace {
 
 /// 16 floats in one register; as VecPlain. kFetchesFar: prefetch() fetches into the second-level cache only,
-/// but for int8, which is computed more slowly than it arrives.
+/// but for int8, which is computed more slowly than it arrives, and prefetch_near() from there into the first level.
 template <bool kFetchesFar>
 struct VecAvx512Of {
   static constexpr int kMaxRows = 12;
@@ -53,6 +53,11 @@ struct VecAvx512Of {
     _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
   }
   static void prefetch(const std::int8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+  static void prefetch_near(const void* p)
+    requires kFetchesFar
+  {
+    _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+  }
   static void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 };
 
