@@ -80,9 +80,8 @@ struct Attention : AttentionRows<V> {
   /// Whether a tile waits for the second-level cache as well, so that what it meets next is fetched into the first
   /// level: fewer rows wait for memory alone.
   template <int kRows>
-  static constexpr bool kFetchesNear = kRows >= 4 && kRows <= kWaitingRows && requires(const void* p) {
-    V::prefetch_near(p);
-  };
+  static constexpr bool kFetchesNear =
+      kRows >= 4 && kRows <= kWaitingRows && requires(const void* p) { V::prefetch_near(p); };
 
   /// Vectors in a cache line.
   template <typename TC>
@@ -105,7 +104,7 @@ struct Attention : AttentionRows<V> {
     Fetch<TC> ahead[kStep];
     if constexpr (kRows <= kWaitingRows) {
       for (int stream = 0; stream < kStep; ++stream) {
-        ahead[stream] = view.after_keys[std::min(step.first + stream, step.last - 1)];
+        ahead[stream] = view.after_keys(std::min(step.first + stream, step.last - 1));
         ahead[stream].from += (group - step.first) / kColumns * head_dim / kTurns * ahead[stream].stride;
       }
     }
@@ -237,7 +236,7 @@ struct Attention : AttentionRows<V> {
   /// different groups.
   template <typename TC>
   static Fetch<TC> fetch_of(const RangeView<TC>& view, Step step, int group, int column) {
-    Fetch<TC> fetch = view.after_values[std::min(step.first + column % kStep, step.last - 1)];
+    Fetch<TC> fetch = view.after_values(std::min(step.first + column % kStep, step.last - 1));
     fetch.from += (column / kStep * kStep + group - step.first) * kGroupKeys * fetch.stride;
     return fetch;
   }

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <type_traits>
 
 namespace genai::kernels {
@@ -45,9 +44,13 @@ struct RangeView {
   const TC* values[kGroups];
   const float* key_scales[kGroups];
   const float* value_scales[kGroups];
-  Fetch<TC> after_keys[kGroups];    ///< while the keys of a group are met
-  Fetch<TC> after_values[kGroups];  ///< while the values are
-  Fetch<TC> next_keys[kStep];       ///< the first keys of what is computed next, or keys that are in cache
+  /// Keys, values, and the first keys of what is computed next, in the order in which they are met.
+  Fetch<TC> met[2 * kGroups + kStep];
+
+  /// What is fetched while the keys of a group are met, and while its values are: what comes kStep groups later.
+  const Fetch<TC>& after_keys(int group) const { return met[group - first + kStep]; }
+  const Fetch<TC>& after_values(int group) const { return met[last - first + group - first + kStep]; }
+  const Fetch<TC>& next_keys(int index) const { return met[2 * (last - first) + index]; }
 };
 
 /// Calls body(group, number of its block of the tile's head, key's place in the block) for groups first..last - 1 of
@@ -82,24 +85,6 @@ KeysOfRange keys_of(const AttentionShape& shape, const TileRange& at) {
   return {end, std::min(last, begin / kGroupKeys), last};
 }
 
-/// Says what is fetched kStep groups ahead.
-template <typename TC>
-void plan_fetches(RangeView<TC>& view) {
-  const int count = view.last - view.first;
-  for (int i = 0; i < 2 * count; ++i) {
-    const int then = i + kStep;
-    Fetch<TC> fetch;
-    if (then < count) {
-      fetch = {view.keys[view.first + then], view.key_stride};
-    } else if (then < 2 * count) {
-      fetch = {view.values[view.first + then - count], kGroupKeys};
-    } else {
-      fetch = view.next_keys[std::min(then - 2 * count, kStep - 1)];
-    }
-    (i < count ? view.after_keys[view.first + i] : view.after_values[view.first + i - count]) = fetch;
-  }
-}
-
 /// The `c`-th of the kColumns streams of 16 keys or values that are met after those of `group` and its neighbours.
 template <int kColumns, typename TC>
 Fetch<TC> near_keys(const RangeView<TC>& view, int group, int half_dim, int c) {
@@ -117,7 +102,7 @@ Fetch<TC> near_values(const RangeView<TC>& view, Step step, int group, int value
   if (group + 1 < step.last) return {view.values[group + 1] + column + c * kGroupKeys, value_dim};
   if (behind < value_dim) return {view.values[step.first] + behind + c * kGroupKeys, value_dim};
   if (step.last < view.last) return {view.values[step.last] + c * kGroupKeys, value_dim};
-  return view.next_keys[c];
+  return view.next_keys(c);
 }
 
 /// next: what is computed after it.
@@ -133,25 +118,27 @@ RangeView<TC> view_range(const AttentionShape& shape, const AttentionTensors& te
   view.last = keys.last_group;
   view.end = keys.end;
   view.key_stride = shape.block_size;
+  const int count = view.last - view.first;
   for_groups(shape, now, view.first, view.last, [&](int g, std::int64_t block_head, std::int64_t offset) {
     const std::int64_t slot = block_head * shape.block_size + offset;
     view.keys[g] = keys_at(block_head, offset);
     view.values[g] = reinterpret_cast<const TC*>(tensors.value_cache) + slot * shape.value_dim;
+    view.met[g - view.first] = {view.keys[g], view.key_stride};
+    view.met[count + g - view.first] = {view.values[g], kGroupKeys};
     if constexpr (std::is_same_v<TC, std::int8_t>) {
       view.key_scales[g] = tensors.key_scale + slot;
       view.value_scales[g] = tensors.value_scale + slot;
     }
   });
-  std::fill(std::begin(view.next_keys), std::end(view.next_keys), Fetch<TC>{view.keys[view.first]});
+  Fetch<TC>* const next_keys = view.met + 2 * count;
+  std::fill(next_keys, next_keys + kStep, Fetch<TC>{view.keys[view.first]});  // which are in cache
   if (next.tile != nullptr) {
     const KeysOfRange ahead = keys_of(shape, next);
-    const int count = std::min(kStep, ahead.last_group - ahead.first_group);
-    for_groups(shape, next, ahead.first_group, ahead.first_group + count,
-               [&](int g, std::int64_t block_head, std::int64_t offset) {
-                 view.next_keys[g - ahead.first_group] = {keys_at(block_head, offset), shape.block_size};
-               });
+    const int last = std::min(ahead.first_group + kStep, ahead.last_group);
+    for_groups(shape, next, ahead.first_group, last, [&](int g, std::int64_t block_head, std::int64_t offset) {
+      next_keys[g - ahead.first_group] = {keys_at(block_head, offset), shape.block_size};
+    });
   }
-  plan_fetches(view);
   return view;
 }
 

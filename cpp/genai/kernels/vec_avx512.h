@@ -48,17 +48,21 @@ struct VecAvx512Of {
   }
   float sum() const { return _mm512_reduce_add_ps(v); }
   float largest() const { return _mm512_reduce_max_ps(v); }
-  static void prefetch(const void* p) {
+  [[gnu::always_inline]] static void prefetch(const void* p) {
     if constexpr (kFetchesFar) return prefetch_far(p);
     _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
   }
-  static void prefetch(const std::int8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
-  static void prefetch_near(const void* p)
+  [[gnu::always_inline]] static void prefetch(const std::int8_t* p) {
+    _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
+  }
+  [[gnu::always_inline]] static void prefetch_near(const void* p)
     requires kFetchesFar
   {
     _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
   }
-  static void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+  [[gnu::always_inline]] static void prefetch_far(const void* p) {
+    _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
+  }
 };
 
 using VecAvx512 = VecAvx512Of<false>;

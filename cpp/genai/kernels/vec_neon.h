@@ -89,8 +89,8 @@ struct VecNeon {
   }
   float sum() const { return vaddvq_f32(vaddq_f32(vaddq_f32(v[0], v[2]), vaddq_f32(v[1], v[3]))); }
   float largest() const { return vmaxvq_f32(vmaxq_f32(vmaxq_f32(v[0], v[2]), vmaxq_f32(v[1], v[3]))); }
-  static void prefetch(const void* p) { __builtin_prefetch(p); }
-  static void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
+  [[gnu::always_inline]] static void prefetch(const void* p) { __builtin_prefetch(p); }
+  [[gnu::always_inline]] static void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
 };
 
 }  // namespace
