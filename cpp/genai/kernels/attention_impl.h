@@ -213,15 +213,15 @@ struct Attention : AttentionRows<V> {
             }
             asm volatile("" ::: "memory");  // else the compiler keeps weights, and has no registers for them
           }
-          continue;
-        }
+        } else {
 #pragma GCC unroll 16
-        for (int c = 0; c < kColumns; ++c) load(c);
+          for (int c = 0; c < kColumns; ++c) load(c);
 #pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) {
-          const V w = V::set1(weight[r * kScoreStride + i]);
+          for (int r = 0; r < kRows; ++r) {
+            const V w = V::set1(weight[r * kScoreStride + i]);
 #pragma GCC unroll 16
-          for (int c = 0; c < kColumns; ++c) sums[r][c] = V::fma(w, value[c], sums[r][c]);
+            for (int c = 0; c < kColumns; ++c) sums[r][c] = V::fma(w, value[c], sums[r][c]);
+          }
         }
       }
     }
@@ -244,8 +244,9 @@ struct Attention : AttentionRows<V> {
   template <int kRows, typename TC>
   static void weigh(const float* weights, const RangeView<TC>& view, int value_dim, float* out) {
     constexpr int kColumns = V::columns(kRows);
-    // Rows of values arrive faster when all of a row is read at once. So a tile whose sums have no room for that is
-    // computed in halves: the second one has its values in the first-level cache, and each fetches half.
+    // Rows of values arrive faster when all of a row is read at once. So a tile whose sums leave no room for that is
+    // computed in halves: the second one has its values in the first-level cache, and each fetches half. 7 rows leave
+    // room if nothing but sums and values is in registers, which is worth it if values are in the first level.
     constexpr int kHalf = (kRows + 1) / 2;
     constexpr int kWide = V::columns(kHalf);
     constexpr bool kIsWide = kRows <= kWaitingRows && kColumns < kStep && kWide == kStep;
