@@ -15,8 +15,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <limits>
 #include <utility>
 
 namespace genai::kernels {
