@@ -113,6 +113,20 @@ def test_table_given_tokens_of_no_byte_writes_them_as_they_are() -> None:
     assert list(table.bytes) == wanted
 
 
+def test_table_given_two_texts_of_an_id_has_the_one_that_is_decoded() -> None:
+    added = {"id": 9, "content": "<x>", "special": False}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    model = {"type": "BPE", "vocab": {"a": 0, "b": 3, "c": 5}, "merges": []}
+    decoder = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    source = json.dumps({"version": "1.0", "added_tokens": [added | flags], "decoder": decoder, "model": model})
+
+    for _ in range(40):  # the library's order of the vocabulary is another one each time
+        tokenizer = Tokenizer(source, config={})
+        assert tokenizer.decode([3]) == "<x>"
+        for _ in range(2):
+            assert tokenizer.token_table().bytes == (b"a", b"", b"", b"<x>", b"", b"c")
+
+
 def test_table_is_the_same_each_time() -> None:
     tokenizer = Tokenizer(word_level(), config={})
 

@@ -369,15 +369,16 @@ def _check_text(text: object) -> None:
 
 
 def _tokens_by_id(tokenizer: tokenizers.Tokenizer) -> list[str | None]:
-    """The vocabulary, as long as its highest id + 1; None for ids that do not exist."""
+    """The vocabulary, as long as its highest id + 1; None for ids that do not exist.
+
+    An id may have two texts, as added tokens are numbered by how many there are. ``id_to_token`` says which one is
+    decoded; the order of ``get_vocab`` is another one each time.
+    """
     tokens: list[str | None] = list(map(tokenizer.id_to_token, range(tokenizer.get_vocab_size(with_added_tokens=True))))
     if None not in tokens:
         return tokens
-    vocab = tokenizer.get_vocab(with_added_tokens=True)
-    tokens = [None] * (max(vocab.values(), default=-1) + 1)
-    for token, token_id in vocab.items():
-        tokens[token_id] = token
-    return tokens
+    highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    return list(map(tokenizer.id_to_token, range(highest + 1)))
 
 
 def _surroundings(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
