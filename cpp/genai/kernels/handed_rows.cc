@@ -16,15 +16,6 @@ std::int64_t quantized_bytes(std::int64_t rows, const PanelView& reader) {
 
 }  // namespace
 
-PanelView HandedRows::reader(std::int64_t depth, std::int64_t block) {
-  PanelView shape;
-  shape.depth = depth;
-  shape.unit_depth = std::max(kChunkDepth, block);
-  shape.units = depth / shape.unit_depth;
-  shape.scales_per_unit = static_cast<int>(shape.unit_depth / block);
-  return shape;
-}
-
 std::int64_t HandedRows::bytes(std::int64_t in_tiles, std::int64_t others, const PanelView& reader) {
   return tiles_bytes(in_tiles, reader) + quantized_bytes(others, reader);
 }

@@ -14,9 +14,6 @@ struct HandedRows {
   Bf16Rows tiles;           ///< no data when there are no such rows
   QuantizedRows quantized;  ///< no codes when there are no such rows, or a block of the reader is wider than a panel
 
-  /// Shape of a reader of that depth, which `block` divides.
-  static PanelView reader(std::int64_t depth, std::int64_t block);
-
   /// Size of the tensor: `in_tiles` rows, and `others`, for a reader of this shape.
   static std::int64_t bytes(std::int64_t in_tiles, std::int64_t others, const PanelView& reader);
   /// In a tensor of that size, aligned to 64.

@@ -1,24 +1,16 @@
 #include "genai/kernels/handed_rows.h"
 
+#include "genai/kernels/test_numbers.h"
+
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <vector>
 
 namespace genai::kernels {
 namespace {
-
-/// From -4 to 4.
-std::vector<float> random_numbers(std::int64_t count) {
-  std::vector<float> numbers(static_cast<std::size_t>(count));
-  std::uint64_t state = 7;
-  for (float& number : numbers) {
-    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-    number = static_cast<float>(static_cast<std::int64_t>(state >> 40) - (1 << 23)) * 0x1p-21F;
-  }
-  return numbers;
-}
 
 struct alignas(64) Line {
   std::byte bytes[64];
@@ -60,7 +52,7 @@ TEST_CASE("rows are quantized as their blocks are one by one") {
         CAPTURE(isa_name(isa));
         CAPTURE(block);
         CAPTURE(depth);
-        const PanelView shape = HandedRows::reader(depth, block);
+        const PanelView shape = PanelView::with_blocks(depth, block);
         std::vector<float> x = random_numbers(4 * depth);
         std::fill_n(x.begin(), 64, 0.0F);
         std::fill_n(x.begin() + depth, 64, 1e-38F);
@@ -95,7 +87,7 @@ TEST_CASE("results that are handed over are those that are stored, quantized") {
   for (const Isa isa : supported_isas()) {
     const MatMulKernels& kernels = matmul_kernels(isa);
     for (const std::int64_t block : {16, 32}) {
-      const PanelView shape = HandedRows::reader(96, block);
+      const PanelView shape = PanelView::with_blocks(96, block);
       for (const std::int64_t count : {1, 15, 16, 33}) {
         CAPTURE(isa_name(isa));
         CAPTURE(block);
@@ -128,7 +120,7 @@ TEST_CASE("results that are handed over are those that are stored, quantized") {
 
 TEST_CASE("memory of rows that are handed over has both kinds, or one") {
   for (const std::int64_t block : {16, 32, 64}) {
-    const PanelView reader = HandedRows::reader(128, block);
+    const PanelView reader = PanelView::with_blocks(128, block);
     for (const std::int64_t in_tiles : {0, 1, 33}) {
       for (const std::int64_t others : {0, 3}) {
         const auto bytes = static_cast<std::size_t>(HandedRows::bytes(in_tiles, others, reader));

@@ -43,7 +43,9 @@ class MatMulNBits final : public ort::OpKernel {
       bytes_ += part.weights->panel_bytes() * static_cast<std::size_t>(part.panels());
     }
     if (attributes_.swiglu) panels_ = parts_.front().panels();
-    if (attributes_.handed_block > 0) reader_ = HandedRows::reader(attributes_.columns[0], attributes_.handed_block);
+    if (attributes_.handed_block > 0) {
+      reader_ = PanelView::with_blocks(attributes_.columns[0], attributes_.handed_block);
+    }
   }
 
   void compute(ort::KernelContext& context) const override {

@@ -306,15 +306,21 @@ class Packer {
 
 }  // namespace
 
+PanelView PanelView::with_blocks(std::int64_t depth, std::int64_t block) {
+  PanelView panel;
+  panel.unit_depth = std::max(kChunkDepth, block);
+  panel.units = (depth + panel.unit_depth - 1) / panel.unit_depth;
+  panel.depth = panel.units * panel.unit_depth;
+  panel.scales_per_unit = static_cast<int>(panel.unit_depth / block);
+  return panel;
+}
+
 PackedShape::PackedShape(NBitsMatrices sources, bool exact, bool has_zero_points)
     : columns(sources.front().columns), matrices(std::ssize(sources)), zero_points(has_zero_points) {
   const NBitsWeights& source = sources.front();
   const std::int64_t block = source.block == 0 ? best_block(source.depth) : source.block;
-  panel.unit_depth = std::max(kChunkDepth, block);
-  panel.units = (source.depth + panel.unit_depth - 1) / panel.unit_depth;
-  panel.depth = panel.units * panel.unit_depth;
+  panel = PanelView::with_blocks(source.depth, block);
   panel.bits = source.bits;
-  panel.scales_per_unit = static_cast<int>(panel.unit_depth / block);
   const std::int64_t scale_bytes = kPanelColumns * (exact ? 4 : 2) * panel.scales_per_unit;
   panel.unit_bytes = static_cast<std::size_t>(panel.unit_depth * kPanelColumns * source.bits / 8 + scale_bytes);
 }

@@ -90,6 +90,9 @@ struct PanelView {
   const std::int8_t* zero_points = nullptr;  ///< [steps()][32], less 2^(bits - 1); nullptr when all are that
   const float* column_scale = nullptr;       ///< [32] factors that a result is multiplied with at its end
 
+  /// Without addresses and bytes: blocks of that depth, in units of at least 32.
+  static PanelView with_blocks(std::int64_t depth, std::int64_t block);
+
   /// Scales of a column.
   std::int64_t steps() const { return units * scales_per_unit; }
   /// Depth that shares a scale: the graph's block, or what is best for a column with one scale.

@@ -1,4 +1,5 @@
 #include "genai/kernels/matmul.h"
+#include "genai/kernels/test_numbers.h"
 #include "genai/kernels/vec_element.h"
 
 #include <doctest/doctest.h>
@@ -9,17 +10,6 @@
 
 namespace genai::kernels {
 namespace {
-
-/// From -2 to 2.
-std::vector<float> random_numbers(std::int64_t count) {
-  std::vector<float> numbers(static_cast<std::size_t>(count));
-  std::uint64_t state = 99;
-  for (float& number : numbers) {
-    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-    number = static_cast<float>(static_cast<std::int64_t>(state >> 40) - (1 << 23)) * 0x1p-22F;
-  }
-  return numbers;
-}
 
 TEST_CASE("normalised rows equal those in float64, and their sums are kept") {
   constexpr float kEpsilon = 1e-5F;
